@@ -1,0 +1,78 @@
+# Everything a developer or CI does, by name. `make` alone prints the list.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.stamp
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+BUF_VERSION := 1.75.0
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup constraints services gen gen-check golden buf-check lint format types test demo bench ci clean
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Set-up
+
+setup: $(STAMP) ## Create .venv with everything that is needed; does nothing when it is up to date
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1). Name another one: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+	@echo "Ready: $(BIN)/reach"
+
+constraints: ## Write constraints.txt anew: the newest versions that pyproject.toml allows
+	@$(PYTHON) tools/constraints.py
+
+services: ## Install what the cluster tests need (etcd, PostgreSQL) if this is Debian and root; never fails
+	@sh tools/services.sh
+
+##@ Contract
+
+gen: $(STAMP) ## Generate gen/python from protos/
+	@$(BIN)/python tools/gen.py
+
+gen-check: $(STAMP) ## Check that gen/python is what `make gen` would write
+	@$(BIN)/python tools/gen.py --check
+
+golden: $(STAMP) ## Write tests/golden/contract.txt anew, after a wanted change of the contract
+	@$(BIN)/python -m tests.contract_text tests/golden/contract.txt
+
+buf-check: ## Lint the protos with buf (skipped, loudly, where neither buf nor npx is found)
+	@BUF_VERSION=$(BUF_VERSION) sh tools/buf.sh lint protos
+
+##@ Checks
+
+lint: $(STAMP) ## Check style, format and the direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+
+format: $(STAMP) ## Format the code and repair what ruff can repair
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: $(STAMP) ## Check the types (mypy, strict)
+	@$(BIN)/mypy
+
+test: $(STAMP) ## Run all tests; ARGS="-k retry -x" goes to pytest
+	@$(BIN)/pytest -q $(ARGS)
+
+ci: lint types gen-check buf-check test ## Everything CI runs
+
+##@ Use
+
+demo: $(STAMP) ## Run the demo; ARGS="--json FILE ..." goes to `reach demo`
+	@$(BIN)/reach demo $(ARGS)
+
+bench: $(STAMP) ## Measure; ARGS="PRF-1 PRF-2" picks
+	@$(BIN)/python -m bench $(ARGS)
+
+clean: ## Remove what was built or cached, .venv too
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,134 @@
+"""`make bench`: measures the budgets of docs/benchmarks.md, each beside its floor in the same minutes.
+
+    python -m bench                    all of them
+    python -m bench PRF-1 PRF-2        these
+    python -m bench peers              the same work with AutoGen, NATS and Celery, each in an environment of its own
+    python -m bench --rounds 5 --quick
+
+One JSON line per id: {"id", "value", "unit", "floor", "ratio", "bar", "ok", "rounds"}. Absolute figures say nothing on
+a shared machine: the ratio is the result. Ours and the floor alternate; the figures are medians of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bench import peer_runs, runs
+
+
+class Budget(NamedTuple):
+    """One line of the budget."""
+
+    text: str
+    unit: str
+    ours: Callable[[float], float]
+    floor: Callable[[float], float] | None
+    bar: float
+    better: str
+    """`higher`: value >= bar * floor; `lower`: value <= bar * floor, or value <= bar where there is no floor."""
+
+
+def _sdk_rate(inflight: int, tasks: int, *, volatile: bool = False) -> Callable[[float], float]:
+    return lambda scale: runs.sdk(inflight, tasks * scale, volatile=volatile).rate
+
+
+def _floor_rate(mode: str, inflight: int, tasks: int) -> Callable[[float], float]:
+    return lambda scale: runs.floor(mode, inflight, tasks * scale).rate
+
+
+BUDGETS = {
+    "PRF-1": Budget(
+        "durable, 64 in flight, SDK",
+        "tasks/s",
+        _sdk_rate(64, 20_000),
+        _floor_rate("journal", 64, 20_000),
+        1.0,
+        "higher",
+    ),
+    "PRF-1@500": Budget(
+        "durable, 500 in flight, SDK",
+        "tasks/s",
+        _sdk_rate(500, 30_000),
+        _floor_rate("journal", 500, 30_000),
+        1.0,
+        "higher",
+    ),
+    "PRF-1b": Budget(
+        "volatile, 64 in flight, SDK",
+        "tasks/s",
+        _sdk_rate(64, 40_000, volatile=True),
+        _floor_rate("stream", 64, 60_000),
+        0.4,
+        "higher",
+    ),
+    "PRF-2": Budget(
+        "durable, one in flight, p50",
+        "ms",
+        lambda scale: runs.sdk(1, 2_000 * scale).p50_ms,
+        lambda scale: runs.floor("unary", 1, 2_000 * scale).p50_ms,
+        2.0,
+        "lower",
+    ),
+    "PRF-3": Budget(
+        "unary Dispatch with wait, 64 in flight, stub",
+        "calls/s",
+        lambda scale: runs.unary(64, 8_000 * scale).rate,
+        _floor_rate("unary", 64, 8_000),
+        0.7,
+        "higher",
+    ),
+    "PRF-10": Budget("start to SERVING", "s", lambda scale: runs.start_seconds(), None, 1.5, "lower"),
+}
+
+
+def measure(name: str, budget: Budget, rounds: int, scale: float) -> dict[str, object]:
+    """One id: rounds of ours and floor, alternating."""
+    ours: list[float] = []
+    floors: list[float] = []
+    for _ in range(rounds):
+        if budget.floor is not None:
+            floors.append(budget.floor(scale))
+        ours.append(budget.ours(scale))
+    value = statistics.median(ours)
+    floor = statistics.median(floors) if floors else None
+    ratio = value / floor if floor else None
+    measured = ratio if ratio is not None else value
+    good = measured >= budget.bar if budget.better == "higher" else measured <= budget.bar
+    return {
+        "id": name,
+        "what": budget.text,
+        "value": round(value, 3),
+        "unit": budget.unit,
+        "floor": round(floor, 3) if floor is not None else None,
+        "ratio": round(ratio, 3) if ratio is not None else None,
+        "bar": budget.bar,
+        "ok": good,
+        "rounds": [round(one, 3) for one in ours],
+    }
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ids", nargs="*", help="PRF-…, or peers")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work: to see that it runs")
+    arguments = parser.parse_args()
+    scale = 0.1 if arguments.quick else 1.0
+    if "peers" in arguments.ids:
+        for line in peer_runs.compare(scale):
+            print(json.dumps(line), flush=True)
+        return
+    unknown = [name for name in arguments.ids if name not in BUDGETS]
+    if unknown:
+        parser.error(f"no budget {', '.join(unknown)}; there is {', '.join(BUDGETS)}, peers")
+    for name in arguments.ids or BUDGETS:
+        print(json.dumps(measure(name, BUDGETS[name], arguments.rounds, scale)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""agentreach: generated from protos/ by `make gen`; never edited."""

@@ -1,0 +1,1 @@
+"""agentreach.v1: generated from protos/ by `make gen`; never edited."""

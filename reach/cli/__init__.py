@@ -1,0 +1,17 @@
+"""The command line: `reach`. One file per noun: arguments become one call, and the answer a table or JSON.
+
+`reach --help` lists the commands and the exit codes. What is heavy (gRPC, tables, the server) is imported inside of the
+commands that need it, so that help and mistakes are answered at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """The entry point of `reach` and of `python -m reach.cli`."""
+    from reach.cli.app import run
+
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,5 @@
+"""`python -m reach.cli`: the same as `reach`."""
+
+from reach.cli import main
+
+main()

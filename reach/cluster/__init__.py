@@ -1,0 +1,1 @@
+"""Registry, membership and election, for one node and for many."""

@@ -1,0 +1,42 @@
+"""Configuration: a YAML file, the environment, and options of the command line, checked as a whole.
+
+    config = load(Path("reach.yaml"), os.environ, {"server.port": 9000})
+
+What comes later in that list wins. Unknown keys are errors that name the line and the nearest known key. Nothing else
+in this package reads files or the environment for settings.
+
+`python -m reach.config` writes the page about all fields, docs/configuration.md.
+"""
+
+from reach.config.loading import ConfigError, load
+from reach.config.page import reference
+from reach.config.sections import (
+    ClientIdentity,
+    Config,
+    Heartbeat,
+    Probe,
+    Registry,
+    Results,
+    Router,
+    Server,
+    Session,
+    Storage,
+    Telemetry,
+)
+
+__all__ = [
+    "ClientIdentity",
+    "Config",
+    "ConfigError",
+    "Heartbeat",
+    "Probe",
+    "Registry",
+    "Results",
+    "Router",
+    "Server",
+    "Session",
+    "Storage",
+    "Telemetry",
+    "load",
+    "reference",
+]

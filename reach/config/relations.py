@@ -1,0 +1,71 @@
+"""What fields must hold together, beyond the range of each."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Iterator
+
+from reach.config.sections import Config, Server
+
+Broken = tuple[tuple[str, ...], str]
+"""The fields that do not fit, and what is wrong with them."""
+
+
+def broken_relations(config: Config) -> Iterator[Broken]:
+    """Everything that does not fit together."""
+    yield from _tls(config.server)
+    yield from _exposure(config.server)
+    server, probe, telemetry = config.server, config.probe, config.telemetry
+    if server.port == server.admin_port != 0:
+        yield ("server.port", "server.admin_port"), f"server.port and server.admin_port are both {server.port}"
+    if server.advertise and not re.fullmatch(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:/@]+):[0-9]{1,5}", server.advertise):
+        yield ("server.advertise",), "server.advertise must be host:port"
+    if probe.retry_interval > probe.interval:
+        yield ("probe.retry_interval", "probe.interval"), "probe.retry_interval must not be longer than probe.interval"
+    if telemetry.otlp_endpoint and not re.fullmatch(r"https?://[^\s/?#]+(?::[0-9]+)?/?", telemetry.otlp_endpoint):
+        yield ("telemetry.otlp_endpoint",), "telemetry.otlp_endpoint must be http://host:port or https://host:port"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address. A name other than localhost may be anything, so it is not."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _tls(server: Server) -> Iterator[Broken]:
+    if bool(server.tls_cert) != bool(server.tls_key):
+        there, missing = ("cert", "key") if server.tls_cert else ("key", "cert")
+        yield (f"server.tls_{there}",), f"server.tls_{there} needs server.tls_{missing}"
+    if server.tls_client_ca and not server.tls_cert:
+        yield ("server.tls_client_ca",), "server.tls_client_ca needs server.tls_cert and server.tls_key"
+    if server.client_cert_required != bool(server.tls_client_ca):
+        text = "server.client_cert_required and server.tls_client_ca must be set together"
+        yield ("server.client_cert_required", "server.tls_client_ca"), text
+    if server.client_identities and not (server.tls_client_ca and server.auth == "keys"):
+        text = "server.client_identities needs server.tls_client_ca and server.auth keys"
+        yield ("server.client_identities",), text
+    identities = [row.identity for row in server.client_identities]
+    for identity in sorted({one for one in identities if identities.count(one) > 1}):
+        yield ("server.client_identities",), f"server.client_identities has {identity!r} twice"
+    for name in ("tls_cert", "tls_key", "tls_client_ca"):
+        path = getattr(server, name)
+        if path and not os.access(path, os.R_OK):
+            yield (f"server.{name}",), f"server.{name} cannot be read: {path}"
+
+
+def _exposure(server: Server) -> Iterator[Broken]:
+    """GOV-2: beyond loopback everybody may knock, so there is authentication and TLS, or somebody said `insecure`."""
+    if is_loopback(server.host) or server.insecure:
+        return
+    if server.auth == "none" and not server.client_cert_required:
+        text = f"without authentication the server listens on loopback only, not on {server.host}"
+        yield ("server.host", "server.auth"), f"{text}: set server.auth to keys, or server.insecure"
+    if not server.tls_cert:
+        text = f"without TLS the server listens on loopback only, not on {server.host}"
+        yield ("server.host", "server.tls_cert"), f"{text}: set server.tls_cert and server.tls_key, or server.insecure"

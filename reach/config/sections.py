@@ -1,0 +1,195 @@
+"""The configuration as data: sections, fields, defaults, ranges, and what each field means.
+
+The text under a field says what it does and its unit, then what a value that is too small or too large does;
+`docs/configuration.md` is made from it. Times are seconds and sizes bytes, unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Calls = Annotated[int, Meta(ge=1, le=1_000_000)]
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9._-]{1,64}\Z")]
+Text = Annotated[str, Meta(max_length=4096)]
+Scope = Literal["agent", "caller", "reader", "operator"]
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all sections."""
+
+
+class ClientIdentity(Section, frozen=True):
+    """Who a client certificate stands for."""
+
+    identity: Annotated[str, Meta(min_length=1, max_length=512)]
+    tenant: Name
+    app_id: Name
+    scopes: Annotated[frozenset[Scope], Meta(min_length=1)]
+
+
+class Server(Section, frozen=True):
+    """Listening, who may call, limits, and the end."""
+
+    host: Annotated[str, Meta(min_length=1, max_length=255)] = "127.0.0.1"
+    """Address that gRPC and HTTP listen on. `0.0.0.0` or `::` is every interface. Anything beyond loopback needs
+    authentication and TLS, or `insecure`."""
+    port: Port = 8900
+    """Port of gRPC. 0 takes a free one, for tests."""
+    admin_port: Port = 8800
+    """Port of HTTP: `/healthz`, `/readyz`, `/metrics`. 0 takes a free one, for tests."""
+    insecure: bool = False
+    """Allows what is otherwise refused beyond loopback: no authentication, and plaintext. For networks in which
+    everybody is trusted."""
+    auth: Literal["none", "keys"] = "none"
+    """`none`: every caller is the application `local` of the tenant `default` and may do everything. `keys`: an API
+    key, or a client certificate named in `client_identities`, is needed for all but health."""
+    tls_cert: Text = ""
+    """File with the server's certificate chain (PEM). With `tls_key` it turns TLS on, for gRPC and HTTP."""
+    tls_key: Text = ""
+    """File with the private key of `tls_cert` (PEM)."""
+    tls_client_ca: Text = ""
+    """File with the authorities that sign client certificates (PEM)."""
+    client_cert_required: bool = False
+    """Clients without a certificate of `tls_client_ca` are refused in the handshake. Must be set together with it: gRPC
+    for Python can ask for certificates only by requiring them."""
+    client_identities: Annotated[list[ClientIdentity], Meta(max_length=1000)] = field(default_factory=list)
+    """Who client certificates stand for: a list of `identity` (a subject alternative name or the common name, compared
+    exactly), `tenant`, `app_id` and `scopes`. Needs `auth: keys` and `tls_client_ca`."""
+    max_streams: Calls = 20_000
+    """Calls that stay open at the same time: attached agents, readers, watchers. Too small: agents and readers are
+    refused (TOO_MANY_STREAMS). Too large: memory, about 20 KiB each."""
+    max_submits: Calls = 10_000
+    """Short calls of callers at the same time. Too small: bursts are refused and come again. Too large: an overload
+    waits inside the server instead of with its callers."""
+    max_control: Calls = 20_000
+    """Beats, reports of agents, health and operations at the same time. Too small: living agents look dead. Too large:
+    nothing, short of memory."""
+    payload_limit: Annotated[int, Meta(ge=65_536, le=67_108_864)] = 4_194_304
+    """Largest payload of a task or result, in bytes. Too small: work is refused (PAYLOAD_TOO_LARGE). Too large: one
+    message delays all others on its connection; memory."""
+    drain_seconds: Annotated[float, Meta(ge=1, le=3600)] = 30.0
+    """How long a server that was asked to stop (SIGTERM) lets running work finish. Too small: work is handed back and
+    runs again elsewhere. Too large: deployments wait; keep it under the time after which your orchestrator kills."""
+    advertise: Annotated[str, Meta(max_length=300)] = ""
+    """`host:port` under which others reach this server, where that differs from `host` and `port`. Empty: those."""
+    node_id: Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9._-]{1,64})?\Z")] = ""
+    """Name of this node in answers, logs and traces. Empty: made of host name and port."""
+
+
+class Storage(Section, frozen=True):
+    """Where tasks and keys are kept."""
+
+    type: Literal["sqlite", "memory"] = "sqlite"
+    """`sqlite`: accepted tasks survive a crash. `memory`: everything but API keys is lost with the process; for
+    tests."""
+    path: Text = ""
+    """Data folder: the journal and the API keys. It is made with mode 0700 and used by one server at a time. Empty:
+    `agentreach` in `$XDG_DATA_HOME`, that is `~/.local/share/agentreach`: the same one from wherever you start. Put it
+    on a local disk: SQLite is not safe on network file systems."""
+
+
+class Router(Section, frozen=True):
+    """Queues, the choice of an instance, and retries."""
+
+    policy: Literal["balanced"] = "balanced"
+    """How instances are scored where a task names no policy. `balanced`: half availability, then latency, then free
+    capacity."""
+    max_retry: Annotated[int, Meta(ge=0, le=20)] = 3
+    """Retries after the first try, where a task names no retry policy. Too small: passing faults become dead letters.
+    Too large: a task that breaks its agents breaks many."""
+    dead_letter: bool = True
+    """Keep what was given up after the last try, with payload and reasons, to be looked at and sent again. Off: it ends
+    as FAILED."""
+    queue_limit: Annotated[int, Meta(ge=1, le=10_000_000)] = 200_000
+    """Tasks that wait in one pool. Rule of thumb: peak rate times mean task time times 2. Too small: bursts are refused
+    (QUEUE_FULL). Too large: callers wait for answers that come too late; memory, about 1 KiB each and its payload."""
+    queue_bytes: Annotated[int, Meta(ge=1_048_576, le=1_099_511_627_776)] = 1_073_741_824
+    """Bytes of payload that wait in one pool. Too small: bursts are refused. Too large: memory."""
+    overcommit: Annotated[float, Meta(ge=1, le=10)] = 1.5
+    """An instance holds at most this times its `max_concurrency`, and more than that only when no other has a free
+    slot. 1 is a hard limit. Too large: tasks wait at a busy agent although another one becomes free."""
+    silence: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
+    """Seconds without progress after which an attempt is given up, where a task does not say. 0: never, so that only
+    `start_to_close` ends it. Too small: agents that think for long are interrupted. Too large: work that hangs is found
+    late."""
+
+
+class Heartbeat(Section, frozen=True):
+    """Signs of life."""
+
+    interval: Annotated[float, Meta(ge=1, le=60)] = 5.0
+    """Seconds between the beats of an agent that does not ask for another interval; three missed ones make it
+    UNHEALTHY. Too small: load, and agents that are merely slow are suspected. Too large: frozen agents keep their tasks
+    for long."""
+
+
+class Probe(Section, frozen=True):
+    """Active checks of agents that are dialled. Agents that attach are known by their stream and their beats."""
+
+    interval: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
+    """Seconds between probes of a healthy agent. Too small: load. Too large: a dead agent is noticed late."""
+    retry_interval: Annotated[float, Meta(ge=0.1, le=3600)] = 1.0
+    """Seconds until the next probe after one that failed. Too small: one hiccup counts as several failures. Too large:
+    slow to decide."""
+    fail_threshold: Annotated[int, Meta(ge=1, le=100)] = 3
+    """Failed probes in a row after which an agent is UNREACHABLE. Too small: single losses take agents out. Too large:
+    tasks are sent to dead agents."""
+
+
+class Session(Section, frozen=True):
+    """Conversations, which are pinned to an instance."""
+
+    ttl: Annotated[float, Meta(ge=1, le=2_592_000)] = 720.0
+    """Seconds without activity after which a conversation is forgotten. Too small: its next turn meets an agent that
+    knows nothing. Too large: pins hold load where it is; memory."""
+
+
+class Results(Section, frozen=True):
+    """What is kept of tasks that ended."""
+
+    keep_hours: Annotated[float, Meta(ge=0.01, le=8760)] = 24.0
+    """Hours that a task and its result are kept; for as long its task_id is known and a repeat is answered. Too small:
+    callers that come back late find nothing, and late repeats run again. Too large: disk."""
+
+
+class Registry(Section, frozen=True):
+    """Which agents and skills are known."""
+
+    strict: bool = False
+    """Refuse tasks for agents that nobody registered (NO_MATCHING_AGENT), instead of letting them wait for one."""
+
+
+class Telemetry(Section, frozen=True):
+    """Logs, metrics and traces."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least important lines that are written."""
+    log_format: Literal["json", "text"] = "json"
+    """`json`: one object a line. `text`: for people."""
+    metrics: bool = True
+    """Serve `/metrics` on the HTTP port."""
+    metrics_interval: Annotated[float, Meta(ge=1, le=3600)] = 15.0
+    """Seconds between pushes of metrics to the collector. Too small: load. Too large: graphs are coarse."""
+    otlp_endpoint: Annotated[str, Meta(max_length=1024)] = ""
+    """Collector that gets traces and metrics by OTLP over gRPC: `http://host:4317` in clear, `https://host:4317`.
+    Empty: nothing is sent."""
+    sample_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.01
+    """Share of the traces beginning here that are recorded; callers that bring a trace decide themselves. Too small:
+    few to look at. Too large: about 0.1 ms for each task."""
+
+
+class Config(Section, frozen=True):
+    """Everything, checked."""
+
+    server: Server = Server()
+    storage: Storage = Storage()
+    router: Router = Router()
+    heartbeat: Heartbeat = Heartbeat()
+    probe: Probe = Probe()
+    session: Session = Session()
+    results: Results = Results()
+    registry: Registry = Registry()
+    telemetry: Telemetry = Telemetry()

@@ -1,0 +1,1 @@
+"""Decisions: plain functions and small classes that know no clock, no chance and no input or output."""

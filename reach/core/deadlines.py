@@ -1,0 +1,132 @@
+"""The time limits of a task, by phase (DLV-6), and its one timer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reach.core.effects import Turn
+from reach.core.model import FIRST_TERMINAL, Fault, Outcome, Task, TaskState
+from reach.core.signals import NEUTRAL_LATENCY_MS
+from reach.core.states import TaskInput
+from reach.errors import ErrorClass, Reason
+
+if TYPE_CHECKING:
+    from reach.core.pool import Pool
+
+BUDGET_PAUSE_MS = 100
+"""How long a retry without a token waits before it asks again."""
+START_TO_CLOSE_FLOOR_MS = 5_000
+DYNAMIC_FACTOR = 1.5
+NEVER = 1 << 62
+
+
+class Deadlines:
+    """The time limits of the tasks of one pool."""
+
+    __slots__ = ("pool",)
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    def start_to_close_ms(self, task: Task) -> int:
+        """Limit of the current attempt: the one set, else from what its instance usually takes (DLV-6)."""
+        if task.start_to_close_ms is not None:
+            return task.start_to_close_ms
+        instance = task.instance
+        usual, inflight = NEUTRAL_LATENCY_MS, 1
+        if instance is not None:
+            usual, inflight = instance.latency_ms or NEUTRAL_LATENCY_MS, instance.inflight
+        return max(START_TO_CLOSE_FLOOR_MS, int(usual * (inflight + 1) * DYNAMIC_FACTOR))
+
+    def _attempt_limit(self, task: Task) -> tuple[int, Reason | None]:
+        """When the current attempt is over at the latest, and why; no reason where it is the lease."""
+        begin = task.started_ms or task.offered_ms
+        progressed = max(begin, task.progressed_ms)
+        why = Reason.START_TO_CLOSE
+        at = (begin if task.start_to_close_ms is not None else progressed) + self.start_to_close_ms(task)
+        if task.silence_ms is not None and progressed + task.silence_ms < at:
+            at, why = progressed + task.silence_ms, Reason.SILENCE
+        lease = self.pool.fleet.lease_until_ms(task)
+        return (lease, None) if lease < at else (at, why)
+
+    def _start_limit(self, task: Task) -> int:
+        if task.schedule_to_start_ms is None or task.started_ms or task.history is not None:
+            return NEVER
+        return task.accepted_ms + task.start_delay_ms + task.schedule_to_start_ms
+
+    def _close_limit(self, task: Task) -> int:
+        return NEVER if task.schedule_to_close_ms is None else task.accepted_ms + task.schedule_to_close_ms
+
+    def arm(self, task: Task, turn: Turn) -> None:
+        """Sets the task's timer to its nearest deadline. It may fire early, never late."""
+        at = NEVER
+        if task.schedule_to_close_ms is not None or task.schedule_to_start_ms is not None:
+            at = min(self._close_limit(task), self._start_limit(task))
+        if task.state is TaskState.DELIVERED or task.state is TaskState.RUNNING:
+            at = min(at, self._attempt_limit(task)[0])
+        elif task.state is TaskState.PENDING:
+            if task.not_before_ms > turn.now_ms:
+                at = min(at, task.not_before_ms)
+            if task.pin_until_ms:
+                at = min(at, task.pin_until_ms)
+        if at < NEVER:
+            self.pool.wheel.arm(task, max(at, turn.now_ms + 1))
+
+    def due(self, task: Task, turn: Turn) -> None:
+        """A deadline of the task may have come."""
+        now = turn.now_ms
+        if task.state >= FIRST_TERMINAL:
+            return
+        if now >= self._close_limit(task):
+            self._fail(task, Reason.SCHEDULE_TO_CLOSE, f"not finished within {task.schedule_to_close_ms} ms", turn)
+        elif now >= self._start_limit(task):
+            waited = f"not taken up within {task.schedule_to_start_ms} ms ({task.pending_reason or 'offered'})"
+            self._fail(task, Reason.SCHEDULE_TO_START, waited, turn)
+        elif task.state is TaskState.PENDING:
+            self._due_pending(task, turn)
+        elif task.state is not TaskState.WAITING:
+            self._due_attempt(task, turn)
+        else:
+            self.arm(task, turn)
+
+    def _fail(self, task: Task, reason: Reason, message: str, turn: Turn) -> None:
+        fault = timeout(reason, message)
+        if task.effect_granted:
+            self._give_up(task, fault, turn)  # nobody knows what became of its effect: more than a timeout
+        else:
+            self.pool.delivery.end(task, TaskInput.FAIL, Outcome(TaskState.FAILED, fault=fault), turn)
+
+    def _due_pending(self, task: Task, turn: Turn) -> None:
+        pool, now = self.pool, turn.now_ms
+        if task not in pool.queue and now >= task.not_before_ms:
+            if task.paced and not pool.budget.take(now):
+                task.pending_reason = "retry_budget"
+                task.not_before_ms = now + BUDGET_PAUSE_MS
+            else:
+                task.paced = False
+                pool.assignment.route(task, turn)
+                return
+        elif task.pin_until_ms and now >= task.pin_until_ms:
+            task.pin_until_ms = 0
+            pool.slot_freed = True  # it may go anywhere now, and is looked at where it stands in the queue
+        self.arm(task, turn)
+
+    def _due_attempt(self, task: Task, turn: Turn) -> None:
+        at, why = self._attempt_limit(task)
+        if turn.now_ms < at:
+            self.arm(task, turn)
+        elif why is None:
+            self.pool.fleet.lease_expired(task, turn)
+        else:
+            limit = task.silence_ms if why is Reason.SILENCE else self.start_to_close_ms(task)
+            said = "no progress for" if why is Reason.SILENCE else "the attempt did not finish within"
+            self._give_up(task, timeout(why, f"{said} {limit} ms"), turn)
+
+    def _give_up(self, task: Task, fault: Fault, turn: Turn) -> None:
+        self.pool.delivery.stop_attempt(task, fault.reason, turn)
+        self.pool.delivery.give_up_attempt(task, fault, turn)
+
+
+def timeout(reason: Reason, message: str) -> Fault:
+    """A time limit passed."""
+    return Fault(ErrorClass.TIMEOUT, reason, message)

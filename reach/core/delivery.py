@@ -1,0 +1,371 @@
+"""The life of a task in its pool: accepted, assigned, retried, ended (DLV).
+
+Each function changes memory and asks, through the turn, for rows and sends. A troubled attempt always ends in
+`give_up_attempt`, every task in `end`: there is one place for each rule.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reach.core import retry
+from reach.core.chance import mix
+from reach.core.effects import Accepted, Ended, Events, Forget, Noted, Refused, StopAttempt, Turn
+from reach.core.model import Fault, Instance, Outcome, PastAttempt, Task, TaskState
+from reach.core.rows import FailureRow, OutcomeRow, TaskRow
+from reach.core.signals import running_mean
+from reach.core.states import TaskInput, next_state
+from reach.core.stream import RESERVE, Interest, Kind, Reader, emit, log_of, place_of
+from reach.errors import ErrorClass, Reason
+
+if TYPE_CHECKING:
+    from reach.core.pool import Pool
+
+HISTORY = 16
+"""Attempts kept for the story of a task."""
+LOST_MOVES = 5
+"""A task whose instance was lost this often is taken for the cause, and buried."""
+STOP_GRACE_MS = 5_000
+
+
+class Delivery:
+    """The tasks of one pool."""
+
+    __slots__ = ("pool",)
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+
+    # -- beginning ----------------------------------------------------------------------------------------------------
+
+    def accept(self, task: Task, reader: Reader, turn: Turn) -> None:
+        """Takes a task in, or answers again for one that is here already (DLV-3)."""
+        pool = self.pool
+        known = pool.tasks.get(task.key)
+        if known is not None:
+            self._accept_again(known, task, reader, turn)
+            return
+        task.pool = pool
+        if not pool.queue.has_room(task.size):
+            turn.sends.append(Forget(task))
+            turn.sends.append(Refused(reader, _queue_full(len(pool.queue), pool.queue.max_tasks)))
+            return
+        pool.tasks[task.key] = task
+        task.row = pool.rows.take()
+        task.accepted_ms = turn.now_ms
+        task.accepted_wall_ms = turn.wall_ms
+        if task.start_delay_ms:
+            task.not_before_ms = turn.now_ms + task.start_delay_ms
+        turn.sends.append(Accepted(reader, task, False))
+        self._follow(task, reader)
+        if task.volatile:
+            task.reserved = RESERVE
+        emit(task, Kind.ACCEPTED, None, turn)
+        if task.not_before_ms > turn.now_ms:
+            task.pending_reason = "start_delay"
+            self.pool.deadlines.arm(task, turn)
+        else:
+            self.pool.assignment.route(task, turn)
+        if not task.volatile:
+            task.reserved = RESERVE
+            turn.writes.tasks.append(self._row_of(task))
+
+    def _row_of(self, task: Task) -> TaskRow:
+        pool, instance = self.pool, task.instance
+        return TaskRow(
+            task.row,
+            pool.shard,
+            task.tenant,
+            task.task_id,
+            pool.key.tenant,
+            pool.key.agent_type,
+            task.spec,
+            task.accepted_wall_ms,
+            task.reserved,
+            task.session,
+            task.root_task_id,
+            task.attempt,
+            task.instance_id,
+            instance.agent_id if instance is not None else "",
+            instance.generation if instance is not None else 0,
+        )
+
+    def _accept_again(self, known: Task, task: Task, reader: Reader, turn: Turn) -> None:
+        if known.spec != task.spec and not self.pool.same_content(known.spec, task.spec):
+            message = f"task id {task.task_id!r} is taken by a task with other content"
+            fault = Fault(ErrorClass.INVALID_REQUEST, Reason.TASK_ID_REUSED, message, {"task_id": task.task_id})
+            turn.sends.append(Refused(reader, fault))
+            return
+        turn.sends.append(Accepted(reader, known, True))
+        self.subscribe(known, reader, turn)
+
+    def _follow(self, task: Task, reader: Reader) -> None:
+        reader.task = task
+        if reader.interest == Interest.OUTCOME:
+            if task.waiters is None:
+                task.waiters = [reader]
+            else:
+                task.waiters.append(reader)
+        elif reader.interest == Interest.EVENTS:
+            log_of(task, task.accepted_ms).readers.append(reader)
+            self.pool.dirty[id(task)] = task
+
+    def subscribe(self, task: Task, reader: Reader, turn: Turn) -> None:
+        """Lets somebody read a task, from the position the reader has."""
+        if reader.interest == Interest.OUTCOME and task.outcome is not None:
+            reader.task = task
+            turn.sends.append(Ended(task, task.outcome, [reader]))
+        elif reader.interest == Interest.EVENTS and reader.after > task.sequence:
+            message = f"task {task.task_id!r} has no event {reader.after}; its last is {task.sequence}"
+            fault = Fault(ErrorClass.INVALID_REQUEST, Reason.SEQUENCE_OUT_OF_RANGE, message)
+            turn.sends.append(Refused(reader, fault))
+        elif reader.interest == Interest.EVENTS and task.outcome is not None and reader.after == task.sequence:
+            reader.task = task
+            turn.sends.append(Events(reader, task, []))  # it has had them all, the last one too
+        else:
+            if reader.interest == Interest.EVENTS:
+                log_of(task, turn.now_ms)
+            self._follow(task, reader)
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def start(self, task: Task, turn: Turn) -> None:
+        """The instance works on it."""
+        state = next_state(task.state, TaskInput.START)
+        if state is None:
+            return
+        task.state = state
+        task.started_ms = task.progressed_ms = turn.now_ms
+        emit(task, Kind.STARTED, place_of(task), turn)
+        self.touch(task)
+        self.pool.deadlines.arm(task, turn)
+
+    def touch(self, task: Task) -> None:
+        """Its readers have something to read when the step ends."""
+        if task.log is not None and task.log.readers:
+            self.pool.dirty[id(task)] = task
+
+    # -- ending -------------------------------------------------------------------------------------------------------
+
+    def unqueue(self, task: Task) -> None:
+        """Takes the task out of the queue; who stood behind it may be able to go."""
+        if self.pool.queue.remove(task):
+            self.pool.slot_freed = True
+
+    def release(self, task: Task) -> None:
+        """Takes the task from its instance and frees its slots."""
+        instance: Instance | None = task.instance
+        if instance is not None and instance.running.pop(task.key, None) is not None:
+            instance.inflight -= task.cost
+            self.pool.router.place(instance)
+            self.pool.slot_freed = True
+        task.instance = None
+
+    def stop_attempt(self, task: Task, reason: Reason, turn: Turn) -> None:
+        """Tells the instance to stop; its slots stay taken until it says so, or for the grace."""
+        instance: Instance | None = task.instance
+        if instance is None or instance.link is None:
+            return
+        self.pool.held.hold(instance, task, turn.now_ms + STOP_GRACE_MS)
+        turn.sends.append(StopAttempt(instance.link, task.tenant, task.task_id, task.attempt, reason))
+
+    def give_up_attempt(self, task: Task, fault: Fault, turn: Turn, *, lost: bool = False) -> None:
+        """An attempt is over without an answer: retry, move, fail or bury.
+
+        Args:
+            task: The task; its attempt is current.
+            fault: Why.
+            turn: The turn.
+            lost: The instance is gone for certain: move at once, outside of the retry budget.
+        """
+        instance = task.instance
+        if instance is not None:
+            instance.failed += fault.error_class is not ErrorClass.INVALID_REQUEST
+        self._remember(task, fault, turn)
+        self.release(task)
+        if task.effect_granted and fault.error_class is not ErrorClass.AGENT_ERROR:
+            if lost or fault.error_class in (ErrorClass.UNAVAILABLE, ErrorClass.TIMEOUT):
+                message = (
+                    f"the effect of attempt {task.effect_granted} began and its outcome is unknown: {fault.message}"
+                )
+                fault = Fault(ErrorClass.INTERNAL, Reason.OUTCOME_UNKNOWN, message)
+            self._bury(task, fault, turn)
+            return
+        if fault.error_class is ErrorClass.AGENT_ERROR:
+            self.end(task, TaskInput.FAIL, Outcome(TaskState.FAILED, fault=fault), turn)
+        elif fault.reason is Reason.AGENT_REJECTED and task.state is not TaskState.WAITING:
+            self.end(task, TaskInput.REJECT, Outcome(TaskState.REJECTED, fault=fault), turn)
+        elif fault.error_class is ErrorClass.INVALID_REQUEST:
+            self.end(task, TaskInput.FAIL, Outcome(TaskState.FAILED, fault=fault), turn)
+        elif lost and task.retry is not retry.POLICIES["never"]:
+            self._move(task, fault, turn)
+        else:
+            self._retry_later(task, fault, turn)
+
+    def _move(self, task: Task, fault: Fault, turn: Turn) -> None:
+        moves = sum(1 for past in task.history or () if past.fault is not None and past.fault.reason is fault.reason)
+        if moves > LOST_MOVES:
+            if fault.reason is Reason.INSTANCE_LOST:
+                self._bury(task, fault, turn)
+            else:
+                self._retry_later(task, fault, turn)
+            return
+        self._pend(task, fault, 0, turn)
+        self.pool.assignment.route(task, turn)
+
+    def policy_of(self, task: Task) -> retry.RetryPolicy:
+        """How the task is retried."""
+        policy: retry.RetryPolicy = task.retry or retry.DEFAULT
+        return policy
+
+    def _retry_later(self, task: Task, fault: Fault, turn: Turn) -> None:
+        policy = self.policy_of(task)
+        delay = policy.delay_ms(task.retries, fault, mix(self.pool.seed, task.row))
+        if delay is None:
+            self._bury(task, fault, turn)
+            return
+        task.retries += 1
+        task.paced = True
+        self._pend(task, fault, delay, turn)
+        self.pool.deadlines.arm(task, turn)
+
+    def _pend(self, task: Task, fault: Fault, delay_ms: int, turn: Turn) -> None:
+        state = next_state(task.state, TaskInput.RETRY)
+        if state is not None:
+            task.state = state
+        if task.instance_id and task.instance_id not in task.excluded:
+            task.excluded = (*task.excluded, task.instance_id)[-HISTORY:]
+        task.not_before_ms = turn.now_ms + delay_ms
+        task.pending_reason = "retry"
+        turn.sends.append(Noted("retry", fault.reason.name, task))
+        emit(task, Kind.RETRYING, fault, turn)
+        self.touch(task)
+        if not task.volatile:
+            turn.writes.failures.append(
+                FailureRow(
+                    task.row,
+                    self.pool.shard,
+                    task.attempt,
+                    turn.wall_ms,
+                    fault.error_class,
+                    fault.reason,
+                    fault.message,
+                    task.retries,
+                    task.transfers,
+                    turn.wall_ms + delay_ms,
+                )
+            )
+
+    def _remember(self, task: Task, fault: Fault | None, turn: Turn) -> None:
+        instance = task.instance
+        past = PastAttempt(
+            task.attempt,
+            task.instance_id,
+            instance.agent_id if instance is not None else "",
+            instance.generation if instance is not None else 0,
+            turn.wall_ms - (turn.now_ms - task.offered_ms),
+            turn.wall_ms,
+            fault,
+        )
+        if task.history is None:
+            task.history = []
+        task.history.append(past)
+        del task.history[:-HISTORY]
+
+    def _bury(self, task: Task, fault: Fault, turn: Turn) -> None:
+        turn.sends.append(Noted("dead_letter", fault.reason.name, task))
+        self.end(task, TaskInput.BURY, Outcome(TaskState.DEAD_LETTERED, fault=fault), turn)
+
+    def succeed(self, task: Task, outcome: Outcome, turn: Turn) -> None:
+        """The agent answered."""
+        instance: Instance | None = task.instance
+        if not task.started_ms:
+            task.started_ms = task.offered_ms
+            emit(task, Kind.STARTED, place_of(task), turn)
+        if instance is not None:
+            instance.done += 1
+            instance.latency_ms = running_mean(instance.latency_ms, max(1, turn.now_ms - task.started_ms))
+        self.end(task, TaskInput.SUCCEED, outcome, turn)
+
+    def end(self, task: Task, event: TaskInput, outcome: Outcome, turn: Turn) -> None:
+        """The one end of every task. The first terminal outcome wins."""
+        pool = self.pool
+        state = next_state(task.state, event)
+        if state is None:
+            pool.late_outcomes += 1
+            return
+        if task.instance is not None:
+            outcome.agent_id = task.instance.agent_id
+            if event is not TaskInput.SUCCEED and outcome.fault is not None and event is not TaskInput.REJECT:
+                self.stop_attempt(task, outcome.fault.reason, turn)
+        elif task.history:
+            outcome.agent_id = task.history[-1].agent_id
+        self.unqueue(task)
+        self.release(task)
+        pool.wheel.disarm(task)
+        task.state = outcome.state = state
+        task.outcome = outcome
+        outcome.instance_id = task.instance_id
+        outcome.attempts = task.attempt
+        outcome.transfers = task.transfers
+        began = task.started_ms or turn.now_ms
+        outcome.queued_ms = max(0, began - task.accepted_ms)
+        outcome.ran_ms = max(0, turn.now_ms - began)
+        outcome.ended_wall_ms = turn.wall_ms
+        emit(task, Kind.COMPLETE, outcome, turn)
+        outcome.sequence = task.sequence
+        self.touch(task)
+        if not task.volatile:
+            turn.writes.outcomes.append(outcome_row(task, pool.shard, outcome))
+        readers, task.waiters = task.waiters, None
+        turn.sends.append(Ended(task, outcome, readers or []))
+        pool.finished.keep(task, turn)
+
+    def cancel(self, task: Task, reason: str, turn: Turn) -> None:
+        """Ends a task by a caller's wish; the agent is told to stop, and what it still says is dropped."""
+        message = f"cancelled: {reason}" if reason else "cancelled"
+        if task.effect_granted and task.state is not TaskState.PENDING:
+            message += "; its effect had begun"
+        fault = Fault(ErrorClass.INVALID_REQUEST, Reason.CANCELLED, message)
+        self.end(task, TaskInput.CANCEL, Outcome(TaskState.CANCELLED, fault=fault), turn)
+
+    def undo(self, task: Task, turn: Turn) -> None:
+        """The journal has another task of this id: forget that we took this one."""
+        pool = self.pool
+        self.unqueue(task)
+        self.release(task)
+        pool.wheel.disarm(task)
+        if pool.tasks.get(task.key) is task:
+            del pool.tasks[task.key]
+        pool.dirty.pop(id(task), None)
+        turn.sends.append(Forget(task))
+
+
+def outcome_row(task: Task, shard: int, outcome: Outcome) -> OutcomeRow:
+    """An outcome as the journal keeps it."""
+    fault = outcome.fault
+    return OutcomeRow(
+        task.row,
+        shard,
+        outcome.state,
+        outcome.ended_wall_ms,
+        outcome.sequence,
+        outcome.agent_id,
+        outcome.instance_id,
+        outcome.attempts,
+        outcome.transfers,
+        outcome.queued_ms,
+        outcome.ran_ms,
+        outcome.media_type,
+        outcome.content,
+        0 if fault is None else int(fault.error_class),
+        0 if fault is None else int(fault.reason),
+        "" if fault is None else fault.message,
+        None if fault is None else fault.metadata,
+        outcome.extra,
+    )
+
+
+def _queue_full(waiting: int, limit: int) -> Fault:
+    message = f"{waiting} tasks wait in this pool, the limit is {limit} (or its bytes are used up); come back later"
+    return Fault(ErrorClass.RESOURCE_EXHAUSTED, Reason.QUEUE_FULL, message, {"waiting": str(waiting)}, 1_000)

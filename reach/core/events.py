@@ -1,0 +1,282 @@
+"""Everything that can happen to a pool: past tense, plain data.
+
+`instance` is the pool's own object, which the shell got from it when the link opened; `reader` and `reply` come back
+in the answering effect and mean nothing to the core.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reach.core.model import Availability, Content, Fault, Instance, Profile, Task
+from reach.core.stream import Delta, Reader
+
+
+class Submitted:
+    """A caller brought a task."""
+
+    __slots__ = ("reader", "task")
+
+    def __init__(self, task: Task, reader: Reader) -> None:
+        self.task = task
+        self.reader = reader
+
+
+class RowTaken:
+    """The journal has another task of this id: undo the acceptance. The shell answers those who asked."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+
+class Arrived:
+    """A waiting task came from another pool: an agent that can take it has registered here."""
+
+    __slots__ = ("task",)
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+
+class Joining:
+    """What an instance says when it registers; None where it says nothing (REG-3)."""
+
+    __slots__ = (
+        "availability",
+        "boot_id",
+        "heartbeat_ms",
+        "instance_id",
+        "max_concurrency",
+        "priority",
+        "profile",
+        "ready",
+        "registration",
+        "warnings",
+        "weight",
+    )
+
+    def __init__(self, instance_id: str, boot_id: str, profile: Profile, registration: bytes) -> None:
+        self.instance_id = instance_id
+        self.boot_id = boot_id
+        self.profile = profile
+        self.registration = registration
+        self.weight: int | None = None
+        self.priority: int | None = None
+        self.max_concurrency: int | None = None
+        self.heartbeat_ms: int | None = None
+        self.ready: bool | None = None
+        self.availability: Availability | None = None
+        self.warnings: tuple[str, ...] = ()
+
+
+class Joined:
+    """An instance registered (`link` None) or said hello on a link, with all that it runs."""
+
+    __slots__ = ("joining", "link", "reply", "revision", "running", "status")
+
+    def __init__(
+        self,
+        joining: Joining,
+        revision: int,
+        link: Any = None,
+        running: list[tuple[str, str, int, int]] | None = None,
+        status: dict[str, Any] | None = None,
+        reply: Any = None,
+    ) -> None:
+        self.joining = joining
+        self.revision = revision
+        self.link = link
+        self.running = running or []
+        """(tenant, task_id, attempt, last attempt_sequence)"""
+        self.status = status
+        self.reply = reply
+
+
+class LinkEnded:
+    """The link of an instance is gone. `ours`: we closed it (drain, max age), so its work waits for it."""
+
+    __slots__ = ("instance", "link", "ours")
+
+    def __init__(self, instance: Instance, link: Any, ours: bool) -> None:
+        self.instance = instance
+        self.link = link
+        self.ours = ours
+
+
+class Left:
+    """An instance deregistered, or said goodbye."""
+
+    __slots__ = ("instance", "reply")
+
+    def __init__(self, instance: Instance, reply: Any = None) -> None:
+        self.instance = instance
+        self.reply = reply
+
+
+class Beat:
+    """A sign of life with a status."""
+
+    __slots__ = ("instance", "status")
+
+    def __init__(self, instance: Instance, status: dict[str, Any]) -> None:
+        self.instance = instance
+        self.status = status
+
+
+class Drained:
+    """An operator asked an instance to finish (or, with `undo`, to go on)."""
+
+    __slots__ = ("deadline_ms", "instance", "reply", "undo")
+
+    def __init__(self, instance: Instance, deadline_ms: int, undo: bool, reply: Any) -> None:
+        self.instance = instance
+        self.deadline_ms = deadline_ms
+        self.undo = undo
+        self.reply = reply
+
+
+class AttemptEvent:
+    """Base of what an instance says about an attempt."""
+
+    __slots__ = ("attempt", "instance", "reply", "task_id", "tenant")
+
+    def __init__(self, instance: Instance, tenant: str, task_id: str, attempt: int, reply: Any = None) -> None:
+        self.instance = instance
+        self.tenant = tenant
+        self.task_id = task_id
+        self.attempt = attempt
+        self.reply = reply
+
+
+class TakenUp(AttemptEvent):
+    """The instance works on it."""
+
+    __slots__ = ()
+
+
+class DeltaCame(AttemptEvent):
+    """A piece of the answer."""
+
+    __slots__ = ("attempt_sequence", "delta")
+
+    def __init__(
+        self, instance: Instance, tenant: str, task_id: str, attempt: int, attempt_sequence: int, delta: Delta
+    ) -> None:
+        super().__init__(instance, tenant, task_id, attempt)
+        self.attempt_sequence = attempt_sequence
+        self.delta = delta
+
+
+class Progressed(AttemptEvent):
+    """A sign of life of the attempt."""
+
+    __slots__ = ("checkpoint", "fraction", "note")
+
+    def __init__(
+        self,
+        instance: Instance,
+        tenant: str,
+        task_id: str,
+        attempt: int,
+        fraction: float | None = None,
+        note: str = "",
+        checkpoint: bytes | None = None,
+    ) -> None:
+        super().__init__(instance, tenant, task_id, attempt)
+        self.fraction = fraction
+        self.note = note
+        self.checkpoint = checkpoint
+
+
+class EffectAsked(AttemptEvent):
+    """The agent asks for permission to begin an irreversible effect."""
+
+    __slots__ = ("effect",)
+
+    def __init__(
+        self, instance: Instance, tenant: str, task_id: str, attempt: int, effect: str, reply: Any = None
+    ) -> None:
+        super().__init__(instance, tenant, task_id, attempt, reply)
+        self.effect = effect
+
+
+class LeaseExtended(AttemptEvent):
+    """The agent still works on it."""
+
+    __slots__ = ()
+
+
+class Reported(AttemptEvent):
+    """The outcome of an attempt, as the agent says: exactly one of answer, fault, folded, waiting, released."""
+
+    __slots__ = ("content", "extra", "fault", "folded", "media_type", "released", "waiting")
+
+    def __init__(self, instance: Instance, tenant: str, task_id: str, attempt: int, reply: Any = None) -> None:
+        super().__init__(instance, tenant, task_id, attempt, reply)
+        self.media_type = ""
+        self.content: Content | None = None
+        self.fault: Fault | None = None
+        self.folded: int | None = None
+        """Last attempt_sequence: the answer is what the deltas made."""
+        self.waiting: tuple[int, str, Content] | None = None
+        """(what for, media type, prompt)"""
+        self.released: str | None = None
+        self.extra: dict[str, Any] | None = None
+
+
+class Cancelled:
+    """A caller cancels a task."""
+
+    __slots__ = ("reason", "reply", "task_id", "tenant")
+
+    def __init__(self, tenant: str, task_id: str, reason: str, reply: Any) -> None:
+        self.tenant = tenant
+        self.task_id = task_id
+        self.reason = reason
+        self.reply = reply
+
+
+class Subscribed:
+    """Somebody wants to read a task that is in memory."""
+
+    __slots__ = ("reader", "task_id", "tenant")
+
+    def __init__(self, tenant: str, task_id: str, reader: Reader) -> None:
+        self.tenant = tenant
+        self.task_id = task_id
+        self.reader = reader
+
+
+class Unsubscribed:
+    """A reader left."""
+
+    __slots__ = ("reader",)
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+
+
+class Credited:
+    """A reader can take more bytes."""
+
+    __slots__ = ("bytes", "reader")
+
+    def __init__(self, reader: Reader, bytes_: int) -> None:
+        self.reader = reader
+        self.bytes = bytes_
+
+
+class InputSent:
+    """A caller answers what a WAITING task asked for."""
+
+    __slots__ = ("content", "input_id", "media_type", "reply", "task_id", "tenant")
+
+    def __init__(self, tenant: str, task_id: str, input_id: str, media_type: str, content: Content, reply: Any) -> None:
+        self.tenant = tenant
+        self.task_id = task_id
+        self.input_id = input_id
+        self.media_type = media_type
+        self.content = content
+        self.reply = reply

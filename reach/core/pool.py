@@ -1,0 +1,340 @@
+"""One pool: all instances of one (owning tenant, agent_type), and the tasks that are theirs to do.
+
+`step(events, turn)` is the whole interface: what happened goes in, what is to be written and sent comes out in the
+turn. One pool has one owner, so its in-flight counts are exact without asking anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from reach.core import events as ev
+from reach.core.assignment import Assignment
+from reach.core.deadlines import Deadlines
+from reach.core.delivery import Delivery
+from reach.core.effects import (
+    Acknowledge,
+    AskJournal,
+    CreditAttempt,
+    Done,
+    GrantEffect,
+    RefuseItem,
+    Turn,
+)
+from reach.core.finished import Finished
+from reach.core.fleet import Fleet
+from reach.core.held import Held, HeldSlots
+from reach.core.model import FIRST_TERMINAL, Fault, Instance, Outcome, PoolKey, Task, TaskKey, TaskState
+from reach.core.queue import WaitQueue
+from reach.core.retry import RetryBudget
+from reach.core.routing import Router
+from reach.core.rows import CheckpointRow, EffectRow
+from reach.core.session import Pins
+from reach.core.states import TaskInput, next_state
+from reach.core.stream import Fold, Kind, emit, flush, size_in_bytes
+from reach.core.wheel import TimerWheel
+from reach.errors import ErrorClass, Reason
+
+STALLED_MS = 1_000
+"""A timer this late means that we ourselves were stalled."""
+
+
+class RowNumbers:
+    """Numbers the rows of tasks, for all pools of a node."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, first: int) -> None:
+        self._next = first
+
+    def take(self) -> int:
+        """The next number."""
+        number = self._next
+        self._next += 1
+        return number
+
+
+class Pool:
+    """See the module."""
+
+    __slots__ = (
+        "_handlers", "assignment", "budget", "deadlines", "delivery", "dirty", "finished", "fleet", "held",
+        "instances", "key", "late_outcomes", "pins", "queue", "router", "rows", "same_content", "seed", "shard",
+        "slot_freed", "tasks", "wheel",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: PoolKey,
+        shard: int,
+        rows: RowNumbers,
+        seed: int,
+        same_content: Callable[[bytes, bytes], bool],
+        queue: WaitQueue | None = None,
+        router: Router | None = None,
+        pins: Pins | None = None,
+    ) -> None:
+        self.key = key
+        self.shard = shard
+        self.rows = rows
+        self.seed = seed
+        self.same_content = same_content
+        self.instances: dict[str, Instance] = {}
+        self.tasks: dict[TaskKey, Task] = {}
+        self.queue = queue if queue is not None else WaitQueue()
+        self.router = router if router is not None else Router()
+        self.pins = pins if pins is not None else Pins()
+        self.wheel = TimerWheel()
+        self.budget = RetryBudget()
+        self.fleet = Fleet(self)
+        self.assignment = Assignment(self)
+        self.deadlines = Deadlines(self)
+        self.delivery = Delivery(self)
+        self.dirty: dict[int, Task] = {}
+        self.slot_freed = False
+        self.late_outcomes = 0
+        self.finished = Finished(self.tasks)
+        self.held = Held(self)
+        self._handlers: dict[type, Callable[[Any, Turn], None]] = {
+            ev.Submitted: lambda event, turn: self.delivery.accept(event.task, event.reader, turn),
+            ev.Reported: self._reported,
+            ev.TakenUp: self._taken_up,
+            ev.DeltaCame: self._delta_came,
+            ev.Progressed: self._progressed,
+            ev.Beat: self.fleet.beat,
+            ev.Joined: self.fleet.join,
+            ev.LinkEnded: self.fleet.link_ended,
+            ev.Left: self.fleet.leave,
+            ev.Drained: self.fleet.drain,
+            ev.EffectAsked: self._effect_asked,
+            ev.LeaseExtended: self._lease_extended,
+            ev.Cancelled: self._cancelled,
+            ev.Subscribed: self._subscribed,
+            ev.Unsubscribed: self._unsubscribed,
+            ev.Credited: self._credited,
+            ev.Arrived: self._arrived,
+            ev.RowTaken: lambda event, turn: self.delivery.undo(event.task, turn),
+        }
+
+    def step(self, events: Iterable[Any], turn: Turn) -> None:
+        """Applies what happened, then what is due, then gives freed slots to those who wait."""
+        due_ms = self.wheel.next_ms()
+        if due_ms is not None and turn.now_ms - due_ms > STALLED_MS:
+            self.fleet.forgive(turn)
+        self.fleet.refresh(turn)
+        handlers = self._handlers
+        for event in events:
+            handlers[type(event)](event, turn)
+        if due_ms is not None and due_ms <= turn.now_ms:
+            self._due(turn)
+        if self.slot_freed:
+            self.slot_freed = False
+            if self.queue:
+                self.assignment.pump(turn)
+        if self.dirty:
+            for task in self.dirty.values():
+                flush(task, turn)
+            self.dirty.clear()
+        self.finished.drop(turn)
+
+    def next_wake_ms(self) -> int | None:
+        """When `step` should be called at the latest, though nothing happens."""
+        return self.wheel.next_ms()
+
+    def _due(self, turn: Turn) -> None:
+        for entry in self.wheel.due(turn.now_ms):
+            if isinstance(entry, Task):
+                self.deadlines.due(entry, turn)
+            elif isinstance(entry, Instance):
+                self.fleet.due(entry, turn)
+            elif isinstance(entry, HeldSlots):
+                self.held.free(entry)
+
+    # -- what agents say ----------------------------------------------------------------------------------------------
+
+    def _current(self, event: ev.AttemptEvent, turn: Turn) -> Task | None:
+        """The task an agent speaks of, if it speaks of the current attempt; else the agent is told."""
+        instance = event.instance
+        self.fleet.prove(instance, turn)
+        task = self.tasks.get((event.tenant, event.task_id))
+        if task is not None and task.attempt == event.attempt and task.instance_id == instance.instance_id:
+            return task
+        if task is None:
+            asked = AskJournal(instance.link, event.tenant, event.task_id, event.attempt, event.reply)
+            turn.sends.append(asked)
+        else:
+            message = f"attempt {event.attempt} of task {event.task_id!r} is over; attempt {task.attempt} is current"
+            self._refuse(event, Fault(ErrorClass.INVALID_REQUEST, Reason.STALE_ATTEMPT, message), turn)
+        return None
+
+    def _refuse(self, event: ev.AttemptEvent, fault: Fault, turn: Turn) -> None:
+        link = event.reply if event.reply is not None else event.instance.link
+        turn.sends.append(RefuseItem(link, event.tenant, event.task_id, event.attempt, fault))
+
+    def _taken_up(self, event: ev.TakenUp, turn: Turn) -> None:
+        task = self._live(event, turn)
+        if task is not None and event.reply is not None:
+            turn.sends.append(Done(event.reply))
+
+    def _live(self, event: ev.AttemptEvent, turn: Turn) -> Task | None:
+        """As `_current`, and the attempt is running (also if the agent did not say before that it took it up)."""
+        task = self._current(event, turn)
+        if task is None:
+            return None
+        if task.state >= FIRST_TERMINAL or task.state is TaskState.PENDING:
+            message = f"attempt {event.attempt} of task {event.task_id!r} is over"
+            self._refuse(event, Fault(ErrorClass.INVALID_REQUEST, Reason.STALE_ATTEMPT, message), turn)
+            return None
+        self.delivery.start(task, turn)
+        task.progressed_ms = turn.now_ms
+        return task
+
+    def _delta_came(self, event: ev.DeltaCame, turn: Turn) -> None:
+        task = self._live(event, turn)
+        if task is None or event.attempt_sequence <= task.attempt_sequence:
+            return
+        emitted = task.log
+        if event.attempt_sequence == 1 and emitted is not None and not emitted.fold_whole:
+            emit(task, Kind.ATTEMPT_RESET, 0, turn)
+            emitted.fold, emitted.fold_whole = Fold(), True
+        gap = event.attempt_sequence > task.attempt_sequence + 1
+        task.attempt_sequence = event.attempt_sequence
+        emit(task, Kind.DELTA, event.delta, turn)
+        if gap:
+            task.log.fold_whole = False
+        if not task.log.fold.add(event.delta):
+            message = "the deltas of the attempt come to more than 4 MiB"
+            self.delivery.stop_attempt(task, Reason.RESULT_TOO_LARGE, turn)
+            fault = Fault(ErrorClass.INVALID_REQUEST, Reason.RESULT_TOO_LARGE, message)
+            self.delivery.give_up_attempt(task, fault, turn)
+            return
+        self.delivery.touch(task)
+        size = size_in_bytes(event.delta.content)
+        if event.instance.link is not None:
+            turn.sends.append(CreditAttempt(event.instance.link, event.tenant, event.task_id, event.attempt, size))
+
+    def _progressed(self, event: ev.Progressed, turn: Turn) -> None:
+        task = self._live(event, turn)
+        if task is None:
+            return
+        if event.checkpoint is not None:
+            task.checkpoint = event.checkpoint
+            if not task.volatile:
+                turn.writes.checkpoints.append(CheckpointRow(task.row, self.shard, task.attempt, event.checkpoint))
+        emit(task, Kind.PROGRESS, (event.fraction, event.note), turn)
+        self.delivery.touch(task)
+
+    def _lease_extended(self, event: ev.LeaseExtended, turn: Turn) -> None:
+        task = self._live(event, turn)
+        if task is not None:
+            turn.sends.append(Done(event.reply, self.fleet.lease_until_ms(task) - turn.now_ms))
+
+    def _effect_asked(self, event: ev.EffectAsked, turn: Turn) -> None:
+        task = self._live(event, turn)
+        if task is None:
+            return
+        fault = None
+        if task.effect_granted and task.effect_granted != task.attempt:
+            message = f"the effect was granted to attempt {task.effect_granted}"
+            fault = Fault(ErrorClass.INVALID_REQUEST, Reason.WRONG_STATE, message)
+        elif not task.effect_granted:
+            task.effect_granted = task.attempt
+            if not task.volatile:
+                row = EffectRow(task.row, self.shard, task.attempt, event.effect, turn.wall_ms)
+                turn.writes.effects.append(row)
+        link = event.reply if event.reply is not None else event.instance.link
+        turn.sends.append(GrantEffect(link, task.tenant, task.task_id, task.attempt, event.effect, fault))
+
+    def _reported(self, event: ev.Reported, turn: Turn) -> None:
+        if self.held:
+            self.held.stopped(event.instance, event.tenant, event.task_id, event.attempt)
+        task = self._current(event, turn)
+        if task is None:
+            return
+        link = event.reply if event.reply is not None else event.instance.link
+        answered = event.fault is None and event.released is None and event.waiting is None
+        if task.state >= FIRST_TERMINAL or (task.state is TaskState.PENDING and not answered):
+            self.late_outcomes += 1  # an attempt that we gave up can still succeed, but not fail once more
+            turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))
+            return
+        if event.folded is not None and not self._unfold(task, event, turn):
+            return
+        self.fleet.changed(event.instance)
+        if event.fault is not None:
+            self.delivery.give_up_attempt(task, event.fault, turn)
+        elif event.released is not None:
+            message = f"the agent gave it back: {event.released}"
+            fault = Fault(ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, message)
+            self.delivery.give_up_attempt(task, fault, turn, lost=True)
+        elif event.waiting is not None:
+            self._wait_for_input(task, event, turn)
+        else:
+            outcome = Outcome(TaskState.SUCCEEDED, event.content, event.media_type, extra=event.extra)
+            self.delivery.succeed(task, outcome, turn)
+        turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))
+
+    def _unfold(self, task: Task, event: ev.Reported, turn: Turn) -> bool:
+        """Makes the answer of the deltas; asks for the whole if some of them never came."""
+        if task.log is None and event.folded == 0:
+            event.media_type, event.content = "", ""
+            return True
+        if task.log is None or not task.log.fold_whole or task.attempt_sequence != event.folded:
+            message = f"{event.folded} deltas were sent, {task.attempt_sequence} came: send the whole output"
+            self._refuse(event, Fault(ErrorClass.INVALID_REQUEST, Reason.UNEXPECTED_FRAME, message), turn)
+            return False
+        event.media_type, event.content = task.log.fold.content()
+        return True
+
+    def _wait_for_input(self, task: Task, event: ev.Reported, turn: Turn) -> None:
+        state = next_state(task.state, TaskInput.PAUSE)
+        if state is None:
+            return
+        message = "waiting for input is not built yet: answer, fail, or release the task"
+        fault = Fault(ErrorClass.INTERNAL, Reason.NOT_IMPLEMENTED, message)
+        self.delivery.give_up_attempt(task, fault, turn)
+
+    # -- what callers say ---------------------------------------------------------------------------------------------
+
+    def _cancelled(self, event: ev.Cancelled, turn: Turn) -> None:
+        task = self.tasks.get((event.tenant, event.task_id))
+        if task is None:
+            turn.sends.append(AskJournal(None, event.tenant, event.task_id, 0, event.reply))
+            return
+        if task.state < FIRST_TERMINAL:
+            self.delivery.cancel(task, event.reason, turn)
+        turn.sends.append(Done(event.reply, task))
+
+    def _subscribed(self, event: ev.Subscribed, turn: Turn) -> None:
+        task = self.tasks.get((event.tenant, event.task_id))
+        if task is None:
+            turn.sends.append(AskJournal(None, event.tenant, event.task_id, 0, event.reader))
+        else:
+            self.delivery.subscribe(task, event.reader, turn)
+
+    def _unsubscribed(self, event: ev.Unsubscribed, turn: Turn) -> None:
+        task = event.reader.task
+        if task is None:
+            return
+        if task.waiters is not None and event.reader in task.waiters:
+            task.waiters.remove(event.reader)
+        if task.log is not None and event.reader in task.log.readers:
+            task.log.readers.remove(event.reader)
+
+    def _credited(self, event: ev.Credited, turn: Turn) -> None:
+        event.reader.credit += event.bytes
+        task = event.reader.task
+        if task is not None and task.log is not None:
+            self.dirty[id(task)] = task
+
+    def hand_over(self, task: Task, to: Pool) -> None:
+        """Gives a waiting task to another pool; that pool goes on when it hears of it (`Arrived`)."""
+        self.queue.remove(task)
+        self.wheel.disarm(task)
+        self.tasks.pop(task.key, None)
+        to.tasks[task.key] = task
+        task.pool = to
+
+    def _arrived(self, event: ev.Arrived, turn: Turn) -> None:
+        if event.task.state is TaskState.PENDING:
+            self.assignment.route(event.task, turn)

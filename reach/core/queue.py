@@ -1,0 +1,102 @@
+"""The wait queue of a pool (DLV-9): one queue per requirement, so that a busy capability never blocks an idle one.
+
+Within a queue the order is by `accepted_ms - 1000 * priority`: a step of priority is worth a second of waiting. As
+everybody ages alike this key never changes, and nobody starves: a task of priority 0 is overtaken only by those that
+came less than nine seconds after it. Bounded by count and bytes; a full queue refuses, nothing accepted is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+from reach.core.model import Requirement, Task
+
+AGEING_MS_PER_STEP = 1_000
+MAX_TASKS = 200_000
+MAX_BYTES = 1 << 30
+
+Entry = tuple[int, int, int, Task]
+"""(order, row, number, task): among equals the one that was accepted first; the number only ends every comparison."""
+
+
+class WaitQueue:
+    """Tasks that wait for an instance."""
+
+    __slots__ = ("_count", "_queues", "_waiting", "bytes", "max_bytes", "max_tasks")
+
+    def __init__(self, max_tasks: int = MAX_TASKS, max_bytes: int = MAX_BYTES) -> None:
+        self._queues: dict[Requirement, list[Entry]] = {}
+        self._waiting: dict[int, Task] = {}
+        self._count = 0
+        self.bytes = 0
+        self.max_tasks = max_tasks
+        self.max_bytes = max_bytes
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, task: Task) -> bool:
+        return id(task) in self._waiting
+
+    def has_room(self, size: int) -> bool:
+        """Whether one more task of `size` bytes may be accepted."""
+        return len(self._waiting) < self.max_tasks and self.bytes + size <= self.max_bytes
+
+    def waits(self, requirement: Requirement) -> bool:
+        """Whether somebody waits with this requirement: then nobody may overtake by not waiting."""
+        return requirement in self._queues
+
+    def push(self, task: Task) -> None:
+        """Adds a task. It keeps its place by the time it was accepted, also when it comes back."""
+        if id(task) in self._waiting:
+            return
+        self._count += 1
+        order = task.accepted_ms - AGEING_MS_PER_STEP * task.priority
+        queue = self._queues.get(task.requirement)
+        if queue is None:
+            queue = self._queues[task.requirement] = []
+        heappush(queue, (order, task.row, self._count, task))
+        self._waiting[id(task)] = task
+        self.bytes += task.size
+
+    def remove(self, task: Task) -> bool:
+        """Takes a task out wherever it is; its entry is dropped when it comes up. False if it does not wait."""
+        if self._waiting.pop(id(task), None) is None:
+            return False
+        self.bytes -= task.size
+        self._drop_gone(task.requirement)
+        return True
+
+    def _drop_gone(self, requirement: Requirement) -> None:
+        """Keeps the head of a queue alive, and the dead entries fewer than the living ones."""
+        queue = self._queues.get(requirement)
+        if queue is None:
+            return
+        while queue and id(queue[0][3]) not in self._waiting:
+            heappop(queue)
+        if not queue:
+            del self._queues[requirement]
+        elif len(queue) > 64 and len(queue) > 2 * len(self._waiting):
+            queue[:] = [entry for entry in queue if id(entry[3]) in self._waiting]
+            heapify(queue)
+
+    def heads(self) -> list[Task]:
+        """The first task of each queue, the most urgent first."""
+        return [entry[3] for entry in sorted(queue[0] for queue in self._queues.values())]
+
+    def head(self, requirement: Requirement) -> Task | None:
+        """The first task with this requirement."""
+        queue = self._queues.get(requirement)
+        return queue[0][3] if queue else None
+
+    def pop(self, task: Task) -> None:
+        """Takes out the head of its queue."""
+        queue = self._queues[task.requirement]
+        heappop(queue)
+        del self._waiting[id(task)]
+        self.bytes -= task.size
+        self._drop_gone(task.requirement)
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(list(self._waiting.values()))

@@ -1,0 +1,133 @@
+"""Bringing a pool back from the journal: instances without links, tasks where they stood, pins.
+
+Attempts that ran keep running as far as we know: each waits the grace for its instance to say hello and name it.
+"""
+
+from __future__ import annotations
+
+from reach.core import health
+from reach.core.effects import Turn
+from reach.core.events import Joining
+from reach.core.model import Fault, Health, Instance, PastAttempt, Task, TaskState
+from reach.core.pool import Pool
+from reach.core.rows import AgentRow, AttemptRow, FailureRow, PinRow
+from reach.core.stream import resume_after_load
+from reach.errors import ErrorClass, Reason
+
+GRACE_MS = 30_000
+"""How long the attempts of a restarted server wait for their instances, from the moment it serves."""
+
+
+def restore_instance(pool: Pool, row: AgentRow, joining: Joining, turn: Turn) -> Instance:
+    """An instance as it was registered; it has no link and gets no work until it says hello."""
+    instance = Instance(row.instance_id, joining.profile, pool.key)
+    instance.boot_id = row.boot_id
+    instance.generation = row.generation
+    instance.stale_boots = row.stale_boots
+    instance.registration = row.registration
+    instance.registered_wall_ms = row.registered_wall_ms
+    instance.revision = row.revision
+    instance.warnings = joining.warnings
+    for name in ("weight", "priority", "max_concurrency", "heartbeat_ms"):
+        value = getattr(joining, name)
+        if value is not None:
+            setattr(instance, name, value)
+    instance.health = Health.OFFLINE
+    instance.health_since_ms = instance.beat_ms = turn.now_ms
+    instance.beats_expected_from_ms = turn.now_ms
+    instance.blocked_by = health.blocked_by(instance)
+    instance.history.append((turn.wall_ms, Health.OFFLINE.name, "the server restarted"))
+    pool.instances[instance.instance_id] = instance
+    pool.router.add(instance)
+    pool.pins.ring.add(instance.instance_id)
+    pool.fleet.changed(instance)
+    pool.wheel.arm(instance, turn.now_ms + 600_000)
+    return instance
+
+
+def restore_pin(pool: Pool, row: PinRow, turn: Turn) -> None:
+    """A session's pin, for what is left of its time."""
+    pin = pool.pins.set((row.tenant, row.session), row.instance_id, turn.now_ms)
+    pin.expires_ms = turn.now_ms + max(0, min(row.expires_wall_ms - turn.wall_ms, pool.pins.ttl_ms))
+    pin.handoffs = row.handoffs
+
+
+def restore_task(
+    pool: Pool,
+    task: Task,
+    attempts: list[AttemptRow],
+    failures: list[FailureRow],
+    turn: Turn,
+) -> None:
+    """A task without an outcome goes on: its last attempt waits for its instance, or its next one is due.
+
+    Persisted times are cut to what is sensible, so that a clock that leapt expires nothing: ages are at least 0, and
+    a next try is at most its own policy's delay away.
+    """
+    pool.tasks[task.key] = task
+    task.pool = pool
+    age = max(0, turn.wall_ms - task.accepted_wall_ms)
+    if task.schedule_to_close_ms is not None:
+        age = min(age, max(0, task.schedule_to_close_ms - GRACE_MS))
+    if task.schedule_to_start_ms is not None:
+        age = min(age, max(0, task.start_delay_ms + task.schedule_to_start_ms - GRACE_MS))
+    task.accepted_ms = turn.now_ms - age
+    resume_after_load(task, turn.now_ms)
+    begun = {row.number: row for row in attempts}
+    failed: dict[int, FailureRow] = {row.number: row for row in failures}
+    for number, failure in sorted(failed.items()):
+        row = begun.get(number)
+        fault = Fault(ErrorClass(failure.error_class), Reason(failure.reason), failure.message)
+        past = PastAttempt(
+            number,
+            row.instance_id if row is not None else "",
+            row.agent_id if row is not None else "",
+            row.generation if row is not None else 0,
+            row.offered_wall_ms if row is not None else 0,
+            failure.ended_wall_ms,
+            fault,
+        )
+        task.history = [*(task.history or []), past]
+        if past.instance_id and past.instance_id not in task.excluded:
+            task.excluded = (*task.excluded, past.instance_id)
+        task.retries, task.transfers = failure.retries, failure.transfers
+    last = begun[max(begun)] if begun else None
+    if last is not None:
+        task.attempt = last.number
+        task.instance_id = last.instance_id
+    if last is None or last.number in failed:
+        _wait_again(pool, task, failed.get(task.attempt), turn)
+    else:
+        _wait_for_instance(pool, task, last, turn)
+
+
+def _wait_again(pool: Pool, task: Task, failure: FailureRow | None, turn: Turn) -> None:
+    task.state = TaskState.PENDING
+    if failure is not None:
+        delay = failure.next_try_wall_ms - failure.ended_wall_ms
+        task.not_before_ms = turn.now_ms + max(0, min(delay, failure.next_try_wall_ms - turn.wall_ms))
+        task.paced = delay > 0
+    elif task.start_delay_ms:
+        task.not_before_ms = task.accepted_ms + task.start_delay_ms
+    if task.not_before_ms > turn.now_ms:
+        pool.deadlines.arm(task, turn)
+    else:
+        pool.assignment.route(task, turn)
+
+
+def _wait_for_instance(pool: Pool, task: Task, last: AttemptRow, turn: Turn) -> None:
+    task.state = TaskState.DELIVERED
+    task.offered_ms = turn.now_ms
+    task.schedule_to_start_ms = None  # it was offered; whether it was taken up, nobody wrote down
+    task.lease_until_ms = turn.now_ms + GRACE_MS
+    instance = pool.instances.get(last.instance_id)
+    if instance is not None and instance.generation == last.generation:
+        task.instance = instance
+        instance.running[task.key] = task
+        instance.inflight += task.cost
+    else:
+        message = f"instance {last.instance_id!r} was replaced while the server was away"
+        fault = Fault(ErrorClass.UNAVAILABLE, Reason.INSTANCE_LOST, message)
+        pool.delivery.give_up_attempt(task, fault, turn, lost=True)
+        return
+    pool.deadlines.arm(task, turn)

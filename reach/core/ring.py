@@ -1,0 +1,84 @@
+"""A consistent-hash ring with bounded load (RTE-7): proposes an instance for a new session.
+
+Karger et al., "Consistent hashing and random trees", STOC 1997; bounded load after Mirrokni, Thorup, Zadimoghaddam,
+"Consistent hashing with bounded loads", SODA 2018. Each member has 50 points. The ring only proposes: from then on a
+session's pin is the truth, so a member that joins moves nobody.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import blake2b
+
+POINTS = 50
+BOUND = 1.25
+"""No member is proposed that has more than this many times the mean number of sessions."""
+
+
+def position(name: str) -> int:
+    """Where a name lies on the ring, 0 … 2^64 - 1."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
+
+
+class Ring:
+    """Members by name."""
+
+    __slots__ = ("_members", "_names", "_points")
+
+    def __init__(self) -> None:
+        self._members: set[str] = set()
+        self._points: list[int] = []
+        self._names: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(self, name: str) -> None:
+        """A member joins."""
+        if name in self._members:
+            return
+        self._members.add(name)
+        for number in range(POINTS):
+            point = position(f"{name}\0{number}")
+            at = bisect_left(self._points, point)
+            self._points.insert(at, point)
+            self._names.insert(at, name)
+
+    def remove(self, name: str) -> None:
+        """A member leaves."""
+        if name not in self._members:
+            return
+        self._members.discard(name)
+        kept = [(point, owner) for point, owner in zip(self._points, self._names, strict=True) if owner != name]
+        self._points = [point for point, _ in kept]
+        self._names = [owner for _, owner in kept]
+
+    def walk(self, key: str) -> Iterator[str]:
+        """All members, each once, in the order in which the ring proposes them for `key`."""
+        seen: set[str] = set()
+        count = len(self._points)
+        start = bisect_left(self._points, position(key))
+        for step in range(count):
+            name = self._names[(start + step) % count]
+            if name not in seen:
+                seen.add(name)
+                yield name
+
+    def propose(self, key: str, sessions: Mapping[str, int], allowed: Callable[[str], bool]) -> str | None:
+        """The first member on the walk that is allowed and not over its bound of sessions; else the first allowed.
+
+        Args:
+            key: The session.
+            sessions: Sessions that each member has.
+            allowed: Whether a member may be proposed.
+        """
+        bound = -(-(sum(sessions.values()) + 1) * BOUND // max(1, len(self._members)))
+        fallback = None
+        for name in self.walk(key):
+            if not allowed(name):
+                continue
+            if sessions.get(name, 0) + 1 <= bound:
+                return name
+            fallback = fallback or name
+        return fallback

@@ -1,0 +1,204 @@
+"""What a pool asks to have written: rows by kind, for one group commit.
+
+Rows are snapshots: they hold values, never a live object, because another thread writes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from reach.core.model import Content
+
+
+class TaskRow(NamedTuple):
+    """A task is accepted, perhaps with its first attempt."""
+
+    row: int
+    shard: int
+    tenant: str
+    task_id: str
+    pool_tenant: str
+    agent_type: str
+    spec: bytes
+    accepted_wall_ms: int
+    reserved: int
+    session: str
+    root_task_id: str
+    attempt: int
+    instance_id: str
+    agent_id: str
+    generation: int
+
+
+class AttemptRow(NamedTuple):
+    """A later attempt begins (or the first, if it did not begin with the acceptance)."""
+
+    row: int
+    shard: int
+    number: int
+    instance_id: str
+    agent_id: str
+    generation: int
+    offered_wall_ms: int
+    reserved: int
+
+
+class FailureRow(NamedTuple):
+    """An attempt failed and the task goes on."""
+
+    row: int
+    shard: int
+    number: int
+    ended_wall_ms: int
+    error_class: int
+    reason: int
+    message: str
+    retries: int
+    transfers: int
+    next_try_wall_ms: int
+
+
+class OutcomeRow(NamedTuple):
+    """A task ended. The first one of a row wins."""
+
+    row: int
+    shard: int
+    state: int
+    ended_wall_ms: int
+    sequence: int
+    agent_id: str
+    instance_id: str
+    attempts: int
+    transfers: int
+    queued_ms: int
+    ran_ms: int
+    media_type: str
+    content: Content | None
+    error_class: int
+    reason: int
+    message: str
+    metadata: dict[str, str] | None
+    extra: dict[str, Any] | None
+
+
+class ReserveRow(NamedTuple):
+    """More event sequences of a task are reserved."""
+
+    row: int
+    shard: int
+    reserved: int
+
+
+class EffectRow(NamedTuple):
+    """An attempt is granted its irreversible effect."""
+
+    row: int
+    shard: int
+    number: int
+    effect: str
+    granted_wall_ms: int
+
+
+class CheckpointRow(NamedTuple):
+    """What the next attempt of a task should get. The latest one counts."""
+
+    row: int
+    shard: int
+    number: int
+    data: bytes
+
+
+class AgentRow(NamedTuple):
+    """An instance is registered or has changed its registration. The latest one counts."""
+
+    tenant: str
+    instance_id: str
+    agent_type: str
+    boot_id: str
+    generation: int
+    stale_boots: tuple[str, ...]
+    registration: bytes
+    registered_wall_ms: int
+    revision: int
+
+
+class AgentGone(NamedTuple):
+    """An instance is removed from the registry."""
+
+    tenant: str
+    instance_id: str
+
+
+class PinRow(NamedTuple):
+    """A session belongs to an instance of a pool; with an empty instance_id: no longer. The latest one counts."""
+
+    shard: int
+    pool_tenant: str
+    agent_type: str
+    tenant: str
+    session: str
+    instance_id: str
+    expires_wall_ms: int
+    handoffs: int
+
+
+class OutboxRow(NamedTuple):
+    """A fact for others, delivered at least once after the commit."""
+
+    shard: int
+    kind: str
+    key: str
+    body: bytes
+
+
+class Writes:
+    """Rows of one group commit, by kind. Merging keeps the order within each kind."""
+
+    __slots__ = (
+        "agents",
+        "agents_gone",
+        "attempts",
+        "checkpoints",
+        "effects",
+        "failures",
+        "outbox",
+        "outcomes",
+        "pins",
+        "reserves",
+        "tasks",
+    )
+
+    def __init__(self) -> None:
+        self.tasks: list[TaskRow] = []
+        self.attempts: list[AttemptRow] = []
+        self.failures: list[FailureRow] = []
+        self.outcomes: list[OutcomeRow] = []
+        self.reserves: list[ReserveRow] = []
+        self.effects: list[EffectRow] = []
+        self.checkpoints: list[CheckpointRow] = []
+        self.agents: list[AgentRow] = []
+        self.agents_gone: list[AgentGone] = []
+        self.pins: list[PinRow] = []
+        self.outbox: list[OutboxRow] = []
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.tasks
+            or self.outcomes
+            or self.attempts
+            or self.failures
+            or self.reserves
+            or self.agents
+            or self.pins
+            or self.effects
+            or self.checkpoints
+            or self.agents_gone
+            or self.outbox
+        )
+
+    def merge(self, other: Writes) -> None:
+        """Adds the rows of a later step."""
+        for kind in self.__slots__:
+            rows = getattr(other, kind)
+            if rows:
+                getattr(self, kind).extend(rows)

@@ -1,0 +1,275 @@
+"""The event stream of a task (STR): numbering, replay, gaps, folding, and readers with credits.
+
+Readers are positions in the log, not buffers: a slow one costs nothing, and when what it needs is no longer held it
+gets a `gap` with the folded snapshot. Most tasks have three events (accepted, started, complete) that follow from
+the fields of the task; their log is made only when there is more to keep or somebody reads along.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from reach.core.effects import Events, Turn
+from reach.core.model import FIRST_TERMINAL, Content, Task
+from reach.core.rows import ReserveRow
+
+KEEP_MS = 10_000
+KEEP_BYTES = 1 << 20
+"""How much of a task's events is held for replay (STR-2)."""
+FOLD_LIMIT = 4 << 20
+"""Largest text of all channels of an attempt, in bytes; each channel with a name counts a little more."""
+FOLD_PIECES = 1_024
+"""Pieces of a channel that are held apart before they are put together."""
+RESERVE = 1_000
+"""Sequences reserved at a time."""
+READER_CREDIT = 256 << 10
+"""Bytes of event payload that a reader can take at first."""
+EVENT_OVERHEAD = 64
+"""What an event costs beside its content, in bytes."""
+
+
+class Kind(IntEnum):
+    """Kinds of events; numbers as the fields of `TaskEvent.kind` in the contract."""
+
+    ACCEPTED = 5
+    STARTED = 6
+    DELTA = 7
+    PROGRESS = 8
+    ATTEMPT_RESET = 9
+    COMPLETE = 10
+    RESUMED = 11
+    GAP = 12
+    HANDOFF = 13
+    DEGRADED = 14
+    RETRYING = 15
+    WAITING = 16
+
+
+class Mode(IntEnum):
+    """How a delta changes its channel; numbers as in the contract."""
+
+    APPEND = 1
+    REPLACE = 2
+
+
+class Delta(NamedTuple):
+    """A piece of an answer."""
+
+    channel: str
+    mode: Mode
+    media_type: str
+    content: Content
+
+
+class Gap(NamedTuple):
+    """Events that are no longer held, and what they came to."""
+
+    first: int
+    last: int
+    snapshot: list[Delta]
+
+
+Event = tuple[int, int, int, int, Any]
+"""(sequence, attempt, wall_ms, kind, data)"""
+
+
+class Interest(IntEnum):
+    """What a reader wants to hear; numbers as in the contract."""
+
+    ACCEPTANCE = 1
+    OUTCOME = 2
+    EVENTS = 3
+
+
+class Reader:
+    """Somebody who follows a task. `sink` and `reference` mean nothing to the core."""
+
+    __slots__ = ("after", "credit", "interest", "reference", "sink", "task")
+
+    def __init__(self, sink: Any, reference: int, interest: int, after: int = 0) -> None:
+        self.sink = sink
+        self.reference = reference
+        self.interest = interest
+        self.after = after
+        self.credit = READER_CREDIT
+        self.task: Task | None = None
+        """What it reads; set by the pool."""
+
+
+def size_in_bytes(content: Content) -> int:
+    """What a content takes on the wire."""
+    return len(content) if isinstance(content, bytes) or content.isascii() else len(content.encode())
+
+
+class Fold:
+    """What the deltas of an attempt come to, channel by channel."""
+
+    __slots__ = ("channels", "size")
+
+    def __init__(self) -> None:
+        self.channels: dict[str, tuple[str, list[Content]]] = {}
+        self.size = 0
+
+    def add(self, delta: Delta) -> bool:
+        """Applies a delta; False (and nothing changes) if the whole would be over the limit."""
+        channel = self.channels.get(delta.channel)
+        media_type, pieces = channel if channel is not None else (delta.media_type, [])
+        change = size_in_bytes(delta.content)
+        if channel is None and delta.channel:
+            change += EVENT_OVERHEAD + len(delta.channel)
+        if delta.mode is Mode.REPLACE:
+            change -= sum(map(size_in_bytes, pieces))
+        if self.size + change > FOLD_LIMIT:
+            return False
+        self.size += change
+        if delta.mode is Mode.REPLACE:
+            pieces, media_type = [], delta.media_type
+        elif len(pieces) >= FOLD_PIECES:
+            self.content(delta.channel)
+        pieces.append(delta.content)
+        self.channels[delta.channel] = (media_type, pieces)
+        return True
+
+    def content(self, channel: str = "") -> tuple[str, Content]:
+        """(media type, text or bytes) of a channel. Text and bytes that were mixed come out as bytes (UTF-8)."""
+        media_type, pieces = self.channels.get(channel, ("", []))
+        if len(pieces) > 1:
+            if all(isinstance(piece, str) for piece in pieces):
+                pieces[:] = ["".join(pieces)]  # type: ignore[arg-type]
+            else:
+                pieces[:] = [b"".join(piece.encode() if isinstance(piece, str) else piece for piece in pieces)]
+        return media_type, pieces[0] if pieces else ""
+
+    def snapshot(self) -> list[Delta]:
+        """All channels, each as one REPLACE delta."""
+        return [Delta(channel, Mode.REPLACE, *self.content(channel)) for channel in self.channels]
+
+
+class TaskLog:
+    """The events of one task that are held, and who reads them."""
+
+    __slots__ = ("ages", "bytes", "events", "fold", "fold_whole", "readers")
+
+    def __init__(self) -> None:
+        self.events: deque[Event] = deque()
+        self.ages: deque[tuple[int, int]] = deque()
+        """(now_ms, bytes) of each event."""
+        self.bytes = 0
+        self.fold = Fold()
+        self.fold_whole = True
+        """False if deltas of the current attempt came before this log began, or were over the limit."""
+        self.readers: list[Reader] = []
+
+    def append(self, event: Event, size: int, now_ms: int) -> None:
+        """Adds an event and lets go of what is too old or too much. The latest event is always held."""
+        self.events.append(event)
+        self.ages.append((now_ms, size))
+        self.bytes += size
+        while len(self.ages) > 1 and (self.bytes > KEEP_BYTES or self.ages[0][0] < now_ms - KEEP_MS):
+            self.events.popleft()
+            self.bytes -= self.ages.popleft()[1]
+
+
+def size_of(kind: int, data: Any) -> int:
+    """What an event counts against bounds and credits: characters or bytes, never more than a reader counts itself."""
+    if kind == Kind.DELTA or (kind == Kind.COMPLETE and data.content is not None):
+        return EVENT_OVERHEAD + len(data.content)
+    return EVENT_OVERHEAD
+
+
+def place_of(task: Task) -> tuple[str, str]:
+    """(instance_id, agent_id) of the current attempt."""
+    instance = task.instance
+    if instance is not None:
+        return task.instance_id, instance.agent_id
+    return task.instance_id, task.outcome.agent_id if task.outcome is not None else ""
+
+
+def log_of(task: Task, now_ms: int) -> TaskLog:
+    """The task's log, made with the events that follow from its fields if there is none yet."""
+    log: TaskLog | None = task.log
+    if log is None:
+        log = task.log = TaskLog()
+        if task.sequence >= 1:
+            log.append((1, 0, task.accepted_wall_ms, Kind.ACCEPTED, None), EVENT_OVERHEAD, now_ms)
+        if task.sequence >= 2:
+            wall = task.accepted_wall_ms + max(0, task.started_ms - task.accepted_ms)
+            started = (2, task.attempt, wall, Kind.STARTED, place_of(task))
+            log.append(started, EVENT_OVERHEAD, now_ms)
+        if task.sequence >= 3 and task.outcome is not None:
+            ended = (3, task.attempt, task.outcome.ended_wall_ms, Kind.COMPLETE, task.outcome)
+            log.append(ended, size_of(Kind.COMPLETE, task.outcome), now_ms)
+    return log
+
+
+def emit(task: Task, kind: Kind, data: Any, turn: Turn) -> None:
+    """Numbers an event and keeps it. Readers get it when the step ends (`flush`)."""
+    task.sequence += 1
+    if task.sequence > task.reserved > 0 and not task.volatile:
+        task.reserved += RESERVE
+        turn.writes.reserves.append(ReserveRow(task.row, task.pool.shard, task.reserved))
+    if task.log is None:
+        if kind == Kind.ACCEPTED or (kind == Kind.STARTED and task.sequence == 2):
+            return
+        if kind == Kind.COMPLETE and task.sequence == 3:
+            return
+        task.sequence -= 1
+        log_of(task, turn.now_ms)
+        task.sequence += 1
+    task.log.append((task.sequence, task.attempt, turn.wall_ms, kind, data), size_of(kind, data), turn.now_ms)
+
+
+def resume_after_load(task: Task, now_ms: int) -> None:
+    """Numbering goes on behind the reserve, so that no sequence ever repeats; the first event says so.
+
+    The next block is reserved with the next event: until then there is nothing that another owner could number anew.
+    """
+    log = task.log = TaskLog()
+    log.fold_whole = False
+    before = task.reserved
+    task.sequence = before + 1
+    log.append((task.sequence, task.attempt, task.accepted_wall_ms, Kind.RESUMED, before), EVENT_OVERHEAD, now_ms)
+
+
+def flush(task: Task, turn: Turn) -> None:
+    """Gives each reader what it has credit for; those who got the last event are let go."""
+    log: TaskLog = task.log
+    for reader in log.readers:
+        events = _next_events(task, log, reader)
+        if events:
+            turn.sends.append(Events(reader, task, events))
+    if task.state >= FIRST_TERMINAL:
+        log.readers = [reader for reader in log.readers if reader.after < task.sequence]
+
+
+def _next_events(task: Task, log: TaskLog, reader: Reader) -> list[Event]:
+    events: list[Event] = []
+    if reader.after >= task.sequence or reader.credit <= 0:
+        return events
+    first = log.events[0][0]
+    if reader.after + 1 < first:
+        gap = _gap(task, log, reader.after + 1)
+        events.append(gap)
+        reader.after = gap[0]
+        reader.credit -= EVENT_OVERHEAD + sum(len(delta.content) for delta in gap[4].snapshot)
+    skip = reader.after + 1 - first
+    for index in range(max(0, skip), len(log.events)):
+        if reader.credit <= 0:
+            break
+        event = log.events[index]
+        events.append(event)
+        reader.after = event[0]
+        reader.credit -= log.ages[index][1]
+    return events
+
+
+def _gap(task: Task, log: TaskLog, first: int) -> Event:
+    """Stands for everything from `first` up to now, but for a final event, which is always told itself."""
+    latest = log.events[-1]
+    last = latest[0] - 1 if latest[3] == Kind.COMPLETE else latest[0]
+    if not log.fold_whole:
+        last = log.events[0][0] - 1  # no snapshot can stand for what we never had: replay all that is held
+        return (last, task.attempt, latest[2], Kind.GAP, Gap(first, last, []))
+    return (last, task.attempt, latest[2], Kind.GAP, Gap(first, last, log.fold.snapshot()))

@@ -1,0 +1,289 @@
+"""One node: builds every part, starts them in order, and stops them in the reverse order.
+
+The only place that chooses concrete stores and servers. `run` is what `reach serve` calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from reach.config import Config
+from reach.errors import InvalidRequest, ReachError, Unavailable
+from reach.http.app import HttpServer, MayRead, create_app
+from reach.rpc.access import Admission
+from reach.rpc.interceptors import Interceptor
+from reach.rpc.principal import Authenticator, KeyAuthentication, NoAuthentication
+from reach.rpc.server import GrpcServer, Listen
+from reach.rpc.services import Services
+from reach.runtime.clock import Clock
+from reach.runtime.host import Host, Settings
+from reach.runtime.reach_api import Reach
+from reach.store.base import Journal, StoreError, StoreLocked
+from reach.store.keys import KeyStore, SqliteKeyStore
+from reach.store.memory import MemoryJournal
+from reach.store.sqlite import SqliteJournal
+from reach.telemetry.exposition import OtlpMetrics, prometheus_text
+from reach.telemetry.logs import setup_logging
+from reach.telemetry.metrics import Metrics
+from reach.telemetry.notes import TelemetryNotes
+from reach.telemetry.tracing import Tracing, to_collector
+from reach.version import VERSION
+from reach.wire.codec import ProtoCodec
+from reach.wire.requests import Limits, TaskReader
+
+log = logging.getLogger("reach.node")
+
+GC_THRESHOLDS = (50_000, 20, 20)
+"""Collections are rarer, and what was loaded is not looked at again: pauses of 5 ms instead of 126."""
+PURGE_SECONDS = 60.0
+PURGE_ROWS = 1_000
+EXIT_BROKEN_STORE = 70
+CLOSE_SECONDS = 2.0
+"""What is left of the drain time to end streams and close the store."""
+
+
+class Node:
+    """See the module."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.port = 0
+        self.admin_port = 0
+        self._stack = contextlib.AsyncExitStack()
+        self._serving = False
+
+    async def start(self) -> None:
+        """Everything up to SERVING.
+
+        Raises:
+            ReachError: a port or the data folder is taken, a file cannot be read: the message says what to do.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        server = config.server
+        self.node_id = server.node_id or f"{socket.gethostname()}-{server.port}"
+        self.metrics = Metrics()
+        self._stack.callback(self.metrics.watch_gc())
+        tracing = self._tracing()
+        self._stack.push_async_callback(tracing.stop)
+        journal, keys = await asyncio.to_thread(self._open_store)
+        reader = TaskReader(Limits(payload=server.payload_limit, max_retry=config.router.max_retry))
+        notes = TelemetryNotes(self.metrics, tracing)
+        self.host = Host(journal, ProtoCodec(reader), notes, Clock(), self._settings(), _store_broken)
+        self._stack.push_async_callback(self.host.stop)
+        loaded = await asyncio.to_thread(journal.load)
+        restored = self.host.restore(loaded)
+        self.reach = Reach(self.host, self.node_id, strict=config.registry.strict)
+        self._sources()
+        services = Services(self.reach, reader, tracing, self.metrics)
+        limits = {
+            Admission.CONTROL: server.max_control,
+            Admission.STREAMS: server.max_streams,
+            Admission.SUBMITS: server.max_submits,
+        }
+        interceptor = Interceptor(self._authenticator(keys), tracing, limits, self.metrics.called)
+        self.metrics.sources.streams = interceptor.open_calls
+        self._grpc = GrpcServer(self._listen(), services, interceptor, keys, VERSION, config.storage.type)
+        await self._grpc.start()
+        self._stack.push_async_callback(self._grpc.stop, CLOSE_SECONDS)
+        self.port = self._grpc.port
+        await self._start_http(keys)
+        self._own(self.metrics.watch_loop(), "watch-loop")
+        self._own(self._purge(journal), "purge")
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        self._serving = True
+        log.info(
+            "serving",
+            extra={"grpc": self.port, "http": self.admin_port, "store": config.storage.type, "restored": restored},
+        )
+
+    async def _start_http(self, keys: KeyStore | None) -> None:
+        server = self.config.server
+        app = create_app(self._ready, self._metrics_text(), _may_read(keys))
+        http = HttpServer(app, server.host, server.admin_port)
+        self.admin_port = http.bind()
+        self._own(http.serve(), "http")
+        self._stack.push_async_callback(http.stop)
+
+    def _tracing(self) -> Tracing:
+        telemetry = self.config.telemetry
+        if not telemetry.otlp_endpoint:
+            return Tracing()
+        exporter = OtlpMetrics(
+            self.metrics,
+            telemetry.otlp_endpoint,
+            node_id=self.node_id,
+            version=VERSION,
+            every_s=telemetry.metrics_interval,
+        )
+        self._stack.push_async_callback(exporter.stop)
+        self._own(exporter.run(), "otlp-metrics")
+        return to_collector(telemetry.otlp_endpoint, telemetry.sample_ratio, node_id=self.node_id, version=VERSION)
+
+    def _open_store(self) -> tuple[Journal, KeyStore | None]:
+        storage, server = self.config.storage, self.config.server
+        folder = Path(storage.path)
+        journal: Journal = MemoryJournal() if storage.type == "memory" else SqliteJournal(folder)
+        try:
+            journal.open()
+        except StoreLocked as error:
+            raise Unavailable(f"{error}: stop the other server, or give another folder with --data") from error
+        except StoreError as error:
+            raise Unavailable(f"cannot open the store: {error}") from error
+        self._stack.callback(journal.close)
+        keys: KeyStore | None = None
+        if server.auth == "keys":
+            keys = SqliteKeyStore(folder)
+            self._stack.callback(keys.close)
+        return journal, keys
+
+    def _settings(self) -> Settings:
+        router = self.config.router
+        settings = Settings()
+        settings.queue_limit, settings.queue_bytes = router.queue_limit, router.queue_bytes
+        settings.overcommit = router.overcommit
+        settings.session_ttl_ms = int(self.config.session.ttl * 1_000)
+        return settings
+
+    def _authenticator(self, keys: KeyStore | None) -> Authenticator:
+        if keys is None:
+            return NoAuthentication()
+        return KeyAuthentication(keys, self.config.server.client_identities)
+
+    def _listen(self) -> Listen:
+        server = self.config.server
+        try:
+            return Listen(
+                server.host,
+                server.port,
+                server.payload_limit,
+                Path(server.tls_cert).read_bytes() if server.tls_cert else b"",
+                Path(server.tls_key).read_bytes() if server.tls_key else b"",
+                Path(server.tls_client_ca).read_bytes() if server.tls_client_ca else b"",
+                server.client_cert_required,
+            )
+        except OSError as error:
+            raise InvalidRequest(f"cannot read {error.filename}: {error.strerror}") from error
+
+    def _sources(self) -> None:
+        """What metrics ask for when they are read."""
+        sources, host = self.metrics.sources, self.host
+        sources.queue_length = lambda: sum(len(pool.queue) for pool in host.pools())
+        sources.inflight = lambda: sum(one.inflight for pool in host.pools() for one in pool.instances.values())
+        sources.agents = self._agents_by_health
+        sources.buffer_bytes = lambda: sum(pool.queue.bytes for pool in host.pools())
+
+    def _agents_by_health(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for pool in self.host.pools():
+            for instance in pool.instances.values():
+                counts[instance.health.name] = counts.get(instance.health.name, 0) + 1
+        return counts
+
+    def _ready(self) -> tuple[bool, dict[str, object]]:
+        held = self.host.committer.held
+        intake = "stopping" if self.reach.stopping else "open" if self._serving else "starting"
+        checks: dict[str, object] = {"intake": intake, "store": "ok" if held is None else type(held).__name__}
+        return intake == "open" and held is None, checks
+
+    def _metrics_text(self) -> Callable[[], bytes] | None:
+        return (lambda: prometheus_text(self.metrics)) if self.config.telemetry.metrics else None
+
+    def _own(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Runs something until the node stops."""
+        task = asyncio.create_task(work, name=name)
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        self._stack.push_async_callback(end)
+
+    async def _purge(self, journal: Journal) -> None:
+        """Removes what has been kept long enough, a little at a time, between commits."""
+        keep_ms = int(self.config.results.keep_hours * 3_600_000)
+        while True:
+            await asyncio.sleep(PURGE_SECONDS)
+            before = self.host.clock.wall_ms() - keep_ms
+            self.host.committer.tend(lambda before=before: journal.purge(before, PURGE_ROWS))  # type: ignore[misc]
+
+    async def stop(self) -> None:
+        """Takes nothing new, lets running work finish for a while, says goodbye to streams, closes everything.
+
+        Work that is still running goes on at the agents: they come back to the next server and it is kept.
+        """
+        if not self._serving:
+            return
+        self._serving = False
+        self.reach.stopping = True
+        await self._grpc.not_serving()
+        deadline = time.monotonic() + self.config.server.drain_seconds - CLOSE_SECONDS
+        while self._running() and time.monotonic() < deadline:  # noqa: ASYNC110 - many reasons end a task
+            await asyncio.sleep(0.05)
+        await self._stack.aclose()
+
+    def _running(self) -> bool:
+        return any(one.running for pool in self.host.pools() for one in pool.instances.values())
+
+
+def _may_read(keys: KeyStore | None) -> MayRead:
+    """Who may read `/metrics`: on a server with authentication, keys with the scope reader or operator."""
+
+    def may_read(authorization: str) -> bool:
+        if keys is None:
+            return True
+        key = keys.verify(authorization.removeprefix("Bearer "))
+        return key is not None and not key.scopes.isdisjoint({"reader", "operator"})
+
+    return may_read
+
+
+def _store_broken(error: StoreError) -> None:
+    """A sync failed: nothing that was promised can be trusted, and asking again could lie. End at once."""
+    log.critical("the store is broken, the process ends: %s", error)
+    logging.shutdown()
+    os._exit(EXIT_BROKEN_STORE)
+
+
+async def serve(config: Config) -> int:
+    """Runs a node until SIGTERM or SIGINT; a second signal ends it at once."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: os._exit(1) if stop.is_set() else stop.set())
+    node = Node(config)
+    try:
+        await node.start()
+    except ReachError as error:
+        log.error("%s", error)
+        return 2 if isinstance(error, InvalidRequest) else 1
+    await stop.wait()
+    log.info("stopping")
+    await node.stop()
+    return 0
+
+
+def run(config: Config) -> int:
+    """Runs a node in this process; returns the exit code."""
+    setup_logging(config.telemetry.log_level, config.telemetry.log_format)
+    return uvloop.run(serve(config))

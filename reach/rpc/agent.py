@@ -1,0 +1,292 @@
+"""Attach: the agent's stream. Several instances may share it, each on a link of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from agentreach.v1 import attach_pb2, attach_pb2_grpc, attempt_pb2
+from reach.core import events as ev
+from reach.core.effects import Welcome
+from reach.core.model import Fault, Instance, Task
+from reach.core.pool import Pool
+from reach.errors import InvalidRequest, ReachError, Reason
+from reach.rpc.principal import Principal, credentials_ended, principal_of
+from reach.rpc.services import Services, error_bytes
+from reach.runtime.reach_api import fault_of
+from reach.wire.agents import CHECKPOINT_BYTES, NOTE_BYTES, read_delta, read_registration, read_result, read_status
+from reach.wire.answers import duration, fill_error
+from reach.wire.batcher import Batcher
+from reach.wire.requests import check_version
+
+LINKS = 1_000
+"""Instances on one stream."""
+EARLY = 10_000
+"""Items that may come before the link is open."""
+
+
+class AttachLink:
+    """One instance on an Attach stream (`runtime.agents.AgentLink`)."""
+
+    __slots__ = ("_out", "_stream", "early", "instance", "number", "pool", "tenant")
+
+    def __init__(self, stream: AttachStream, number: int, tenant: str) -> None:
+        self._stream = stream
+        self._out = stream.out
+        self.number = number
+        self.tenant = tenant
+        self.pool: Pool | None = None
+        self.instance: Instance | None = None
+        self.early: list[Callable[[], None]] = []
+        """What the agent said before the hello was committed."""
+
+    def _key(self, tenant: str, task_id: str, attempt: int) -> attempt_pb2.AttemptKey:
+        return attempt_pb2.AttemptKey(task_id=task_id, attempt=attempt, tenant="" if tenant == self.tenant else tenant)
+
+    def offer(self, task: Task, instance: Instance, traceparent: str) -> None:
+        """See AgentLink."""
+        offer = self._out.room(task.size + 64).offers.add(
+            link=self.number, attempt=task.attempt, fencing_token=task.attempt
+        )
+        offer.task.MergeFromString(task.spec)
+        self._stream.services.fill_limits(offer, task)
+        if task.tenant != self.tenant:
+            offer.tenant = task.tenant
+        if task.checkpoint is not None:
+            offer.checkpoint = task.checkpoint
+        if task.effect_granted:
+            offer.effect_granted = True
+        if traceparent:
+            offer.task.trace.traceparent = traceparent
+
+    def stop(self, tenant: str, task_id: str, attempt: int, reason: Reason) -> None:
+        """See AgentLink."""
+        cancel = self._out.room(64).cancels.add(link=self.number, key=self._key(tenant, task_id, attempt))
+        cancel.reason = int(reason)  # type: ignore[assignment]
+        cancel.grace.seconds = 5
+
+    def acknowledge(self, tenant: str, task_id: str, attempt: int) -> None:
+        """See AgentLink."""
+        key = self._out.room(48).acknowledgements.add(task_id=task_id, attempt=attempt)
+        if tenant != self.tenant:
+            key.tenant = tenant
+
+    def refuse(self, tenant: str, task_id: str, attempt: int, fault: Fault) -> None:
+        """See AgentLink."""
+        refusal = self._out.room(error_bytes(fault) + 48).refusals.add(link=self.number)
+        refusal.key.CopyFrom(self._key(tenant, task_id, attempt))
+        fill_error(refusal.error, fault)
+
+    def grant(self, tenant: str, task_id: str, attempt: int, effect: str, fault: Fault | None) -> None:
+        """See AgentLink."""
+        grant = self._out.room(96).grants.add(link=self.number, key=self._key(tenant, task_id, attempt), effect=effect)
+        if fault is not None:
+            fill_error(grant.refusal, fault)
+
+    def credit(self, tenant: str, task_id: str, attempt: int, count: int) -> None:
+        """See AgentLink."""
+        self._out.room(48).credits.add(link=self.number, key=self._key(tenant, task_id, attempt), bytes=count)
+
+    def welcome(self, effect: Welcome) -> None:
+        """See AgentLink."""
+        self.instance = effect.instance
+        message = self._out.room(128).links.add(link=self.number, instance_id=effect.instance.instance_id)
+        message.generation = effect.generation
+        message.warnings.extend(effect.warnings)
+        message.heartbeat_interval.CopyFrom(duration(effect.instance.heartbeat_ms))
+        message.unknown.extend(self._key(*one) for one in effect.unknown)
+        message.replay.extend(self._key(*one) for one in effect.replay)
+        early, self.early = self.early, []
+        for act in early:
+            act()
+
+    def close(self, fault: Fault) -> None:
+        """See AgentLink."""
+        refusal = self._out.room(error_bytes(fault)).refusals.add(link=self.number, closed=True)
+        fill_error(refusal.error, fault)
+        self._stream.links.pop(self.number, None)
+
+    def drain(self, deadline_ms: int) -> None:
+        """See AgentLink."""
+        self._out.room(32).drains.add(link=self.number, deadline=duration(deadline_ms))
+
+
+class AttachStream:
+    """One Attach call."""
+
+    def __init__(self, services: Services, principal: Principal) -> None:
+        self.services = services
+        self._reach = services.reach
+        self._principal = principal
+        self.out: Batcher[attach_pb2.AttachResponse] = Batcher(attach_pb2.AttachResponse)
+        self.links: dict[int, AttachLink] = {}
+        self._opened = False
+        self._down = 0
+        self.ours = False
+        """The end of this stream is our doing: work waits for the agents to come back."""
+
+    # -- up -----------------------------------------------------------------------------------------------------------
+
+    def handle(self, frame: attach_pb2.AttachRequest) -> None:
+        """One frame of the agent.
+
+        Raises:
+            InvalidRequest: VERSION_NOT_SUPPORTED, UNEXPECTED_FRAME, or the key has ended: the stream ends.
+        """
+        if not self._principal.still_valid():
+            raise credentials_ended()
+        if frame.HasField("opening"):
+            if self._opened:
+                raise InvalidRequest("the stream is open already", Reason.UNEXPECTED_FRAME)
+            if frame.opening.protocol_version:
+                check_version(frame.opening.protocol_version)
+        if not self._opened:
+            self._opened = True
+            self.services.fill_welcome(self.out.room().welcome)
+        for hello in frame.hellos:
+            self._hello(hello)
+        for items, act in (
+            (frame.beats, self._beat),
+            (frame.accepts, self._accept),
+            (frame.deltas, self._delta),
+            (frame.progress, self._progress),
+            (frame.results, self._result),
+            (frame.effects, self._effect),
+            (frame.goodbyes, self._goodbye),
+        ):
+            for item in items:
+                self._item(act, item)
+
+    def _hello(self, hello: attach_pb2.Hello) -> None:
+        number, tenant = hello.link, self._principal.tenant
+        try:
+            if not number >= 1:
+                raise InvalidRequest("hello.link: must be 1 or more", Reason.INVALID_FIELD)
+            if number not in self.links and len(self.links) >= LINKS:
+                raise self.services.too_many(LINKS)
+            agent_type, joining = read_registration(hello.registration)
+            known = self.links.get(number)
+            if known is not None and known.instance is not None and known.instance.instance_id != joining.instance_id:
+                raise InvalidRequest(f"link {number} belongs to another instance", Reason.UNEXPECTED_FRAME)
+            running = [
+                (one.key.tenant or tenant, one.key.task_id, one.key.attempt, one.last_attempt_sequence)
+                for one in hello.running
+            ]
+            link = known if known is not None else AttachLink(self, number, tenant)
+            link.pool = self._reach.hello(tenant, agent_type, joining, link, running, read_status(hello.status))
+            self.links[number] = link
+        except ReachError as error:
+            self._refuse(number, None, fault_of(error), closed=True)
+
+    def _item(self, act: Callable[[AttachLink, Any, Any], None], item: Any) -> None:
+        link = self.links.get(item.link)
+        if link is None:
+            message = f"there is no link {item.link}: say hello first"
+            self._refuse(
+                item.link, getattr(item, "key", None), fault_of(InvalidRequest(message, Reason.UNEXPECTED_FRAME))
+            )
+        elif link.instance is not None:
+            self._act(link, act, item)
+        elif len(link.early) < EARLY:
+            link.early.append(lambda: self._act(link, act, item))
+
+    def _act(self, link: AttachLink, act: Callable[[AttachLink, Any, Any], None], item: Any) -> None:
+        try:
+            act(link, link.instance, item)
+        except ReachError as error:
+            self._refuse(link.number, getattr(item, "key", None), fault_of(error))
+
+    def _refuse(self, number: int, key: Any, fault: Fault, *, closed: bool = False) -> None:
+        refusal = self.out.room(error_bytes(fault)).refusals.add(link=number, closed=closed)
+        if key is not None:
+            refusal.key.CopyFrom(key)
+        fill_error(refusal.error, fault)
+
+    def _post(self, link: AttachLink, event: Any) -> None:
+        pool = link.pool
+        assert pool is not None
+        self._reach.post(pool, event)
+
+    def _beat(self, link: AttachLink, instance: Instance, beat: attach_pb2.LinkBeat) -> None:
+        self.services.metrics.beat("stream")
+        self._post(link, ev.Beat(instance, read_status(beat.status)))
+
+    def _accept(self, link: AttachLink, instance: Instance, accept: attempt_pb2.AttemptAccept) -> None:
+        key = accept.key
+        self._post(link, ev.TakenUp(instance, key.tenant or link.tenant, key.task_id, key.attempt))
+
+    def _delta(self, link: AttachLink, instance: Instance, message: attempt_pb2.AttemptDelta) -> None:
+        key = message.key
+        delta = read_delta(message)
+        self._post(link, ev.DeltaCame(instance, key.tenant or link.tenant, key.task_id, key.attempt,
+                                      message.attempt_sequence, delta))  # fmt: skip
+
+    def _progress(self, link: AttachLink, instance: Instance, message: attempt_pb2.AttemptProgress) -> None:
+        key, progress = message.key, message.progress
+        checkpoint = message.checkpoint if message.HasField("checkpoint") else None
+        if checkpoint is not None and len(checkpoint) > CHECKPOINT_BYTES:
+            text = f"progress.checkpoint: has {len(checkpoint)} bytes, at most {CHECKPOINT_BYTES} are allowed"
+            raise InvalidRequest(text, Reason.PAYLOAD_TOO_LARGE)
+        fraction = progress.fraction if progress.HasField("fraction") else None
+        event = ev.Progressed(instance, key.tenant or link.tenant, key.task_id, key.attempt, fraction,
+                              progress.note[:NOTE_BYTES], checkpoint)  # fmt: skip
+        self._post(link, event)
+        if message.HasField("status"):
+            self._warm(link, instance, message.status)
+
+    def _result(self, link: AttachLink, instance: Instance, message: attempt_pb2.AttemptResult) -> None:
+        tenant = message.key.tenant or link.tenant
+        self._post(link, read_result(instance, tenant, message, self.services.tasks.limits.payload))
+        if message.HasField("status"):
+            self._warm(link, instance, message.status)
+
+    def _warm(self, link: AttachLink, instance: Instance, status: Any) -> None:
+        self.services.metrics.beat("warm")
+        self._post(link, ev.Beat(instance, read_status(status)))
+
+    def _effect(self, link: AttachLink, instance: Instance, message: attach_pb2.EffectRequest) -> None:
+        key = message.key
+        tenant = key.tenant or link.tenant
+        self._post(link, ev.EffectAsked(instance, tenant, key.task_id, key.attempt, message.effect[:256]))
+
+    def _goodbye(self, link: AttachLink, instance: Instance, message: attach_pb2.Goodbye) -> None:
+        self._post(link, ev.Left(instance))
+        self.links.pop(link.number, None)
+
+    def close(self) -> None:
+        """The stream is over: each link says so."""
+        self.out.close()
+        links, self.links = self.links, {}
+        for link in links.values():
+            if link.pool is not None and link.instance is not None:
+                self._reach.post(link.pool, ev.LinkEnded(link.instance, link, self.ours))
+            elif link.pool is not None:
+                link.early = [lambda link=link: self._ended_early(link)]  # type: ignore[misc]
+
+    def _ended_early(self, link: AttachLink) -> None:
+        if link.pool is not None and link.instance is not None:
+            self._reach.post(link.pool, ev.LinkEnded(link.instance, link, self.ours))
+
+    def number(self, frame: attach_pb2.AttachResponse) -> None:
+        """Counts the frames that go down."""
+        self._down += 1
+        frame.sequence = self._down
+
+    def closing(self, out: Batcher[attach_pb2.AttachResponse]) -> None:
+        """Tells the agent that we end the stream: it should come back."""
+        self.ours = True
+        out.room().reopen = True
+
+
+class AgentServicer(attach_pb2_grpc.AgentServiceServicer):
+    """See the contract."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def Attach(  # type: ignore[override]
+        self, request_iterator: Any, context: Any
+    ) -> None:
+        """See the contract."""
+        stream = AttachStream(self._services, principal_of(context))
+        await self._services.pump(context, stream.out, stream.handle, stream.close, stream.closing, stream.number)

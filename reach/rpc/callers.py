@@ -1,0 +1,204 @@
+"""DispatchStream: one caller's stream of many tasks. The hot path: no coroutine, no log line, no span per task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentreach.v1 import dispatch_pb2
+from reach.core.model import Fault, Task
+from reach.core.stream import Interest, Reader
+from reach.errors import InvalidRequest, ReachError, Reason
+from reach.rpc.principal import Principal, credentials_ended
+from reach.rpc.services import NO_TRACE, Services, error_bytes
+from reach.runtime.reach_api import fault_of
+from reach.wire.answers import event_size, fill_error, fill_event
+from reach.wire.batcher import Batcher
+from reach.wire.requests import check_id, check_version
+
+OUTSTANDING = 100_000
+"""Readers that one stream may hold."""
+
+
+class CallerStream:
+    """What one DispatchStream has asked for. It is the `Sink` of all its readers."""
+
+    def __init__(self, services: Services, principal: Principal, traceparent: str) -> None:
+        self._services = services
+        self._reach = services.reach
+        self._principal = principal
+        self._tenant = principal.tenant
+        self._trace = traceparent
+        self.out: Batcher[dispatch_pb2.DispatchStreamResponse] = Batcher(dispatch_pb2.DispatchStreamResponse)
+        self._readers: dict[str, Reader] = {}
+        self._with_caller: dict[str, Reader] = {}
+        self._opened = False
+
+    # -- up -----------------------------------------------------------------------------------------------------------
+
+    def handle(self, frame: dispatch_pb2.DispatchStreamRequest) -> None:
+        """One frame of the caller.
+
+        Raises:
+            InvalidRequest: VERSION_NOT_SUPPORTED, UNEXPECTED_FRAME, or the key has ended: the stream ends.
+        """
+        if not self._principal.still_valid():
+            raise credentials_ended()
+        if frame.HasField("opening"):
+            self._open(frame.opening)
+        elif not self._opened:
+            self._open(dispatch_pb2.StreamOpening())
+        for submit in frame.submits:
+            self._submit(submit)
+        for subscribe in frame.subscribes:
+            self._subscribe(subscribe)
+        for unsubscribe in frame.unsubscribes:
+            self._drop(unsubscribe.task_id)
+        for cancel in frame.cancels:
+            self._cancel(cancel)
+        for credit in frame.credits:
+            reader = self._readers.get(credit.task_id)
+            if reader is not None:
+                self._reach.credit(reader, min(credit.bytes, 1 << 40))
+
+    def _open(self, opening: dispatch_pb2.StreamOpening) -> None:
+        if self._opened:
+            raise InvalidRequest("the stream is open already", Reason.UNEXPECTED_FRAME)
+        if opening.protocol_version:
+            check_version(opening.protocol_version)
+        self._opened = True
+        welcome = self.out.room().welcome
+        self._services.fill_welcome(welcome)
+
+    def _submit(self, submit: dispatch_pb2.Submit) -> None:
+        services = self._services
+        try:
+            task, selector = services.tasks.read(self._tenant, submit.task, services.clock.new_id)
+            if len(self._readers) >= OUTSTANDING:
+                raise services.too_many(OUTSTANDING)
+        except ReachError as error:
+            self._refuse(submit.reference, fault_of(error), submit.task.task_id)
+            return
+        reader = Reader(self, submit.reference, submit.interest or Interest.OUTCOME)
+        if submit.interest != dispatch_pb2.INTEREST_ACCEPTANCE:
+            self._readers[task.task_id] = reader
+            if submit.task.cancel_with_caller:
+                self._with_caller[task.task_id] = reader
+        services.begin_trace(task, submit.task.trace.traceparent or self._trace)
+        self._reach.submit(task, selector, reader)
+
+    def _subscribe(self, subscribe: dispatch_pb2.Subscribe) -> None:
+        try:
+            check_id("subscribe.task_id", subscribe.task_id, required=True)
+            if subscribe.interest == dispatch_pb2.INTEREST_ACCEPTANCE:
+                raise InvalidRequest("subscribe.interest: must be OUTCOME or EVENTS")
+            if len(self._readers) >= OUTSTANDING:
+                raise self._services.too_many(OUTSTANDING)
+        except ReachError as error:
+            self._refuse(subscribe.reference, fault_of(error), subscribe.task_id)
+            return
+        self._drop(subscribe.task_id)
+        reader = Reader(self, subscribe.reference, subscribe.interest or Interest.OUTCOME, subscribe.after_sequence)
+        self._readers[subscribe.task_id] = reader
+        self._reach.subscribe(self._tenant, subscribe.task_id, reader)
+
+    def _drop(self, task_id: str) -> None:
+        reader = self._readers.pop(task_id, None)
+        self._with_caller.pop(task_id, None)
+        if reader is not None:
+            self._reach.unsubscribe(reader)
+
+    def _cancel(self, cancel: dispatch_pb2.CancelItem) -> None:
+        reply = _CancelReply(self, cancel.reference, cancel.task_id)
+        try:
+            check_id("cancel.task_id", cancel.task_id, required=True)
+            check_id("cancel.reason", cancel.reason)
+        except ReachError as error:
+            reply.refused(fault_of(error))
+            return
+        self._reach.cancel(self._tenant, cancel.task_id, cancel.reason, reply)
+
+    def close(self) -> None:
+        """The caller is gone: its readers are let go; its tasks go on unless it asked otherwise."""
+        self.out.close()
+        for task_id, reader in self._with_caller.items():
+            if reader.task is None or reader.task.outcome is None:
+                self._reach.cancel(self._tenant, task_id, "the caller is gone", None)
+        for reader in self._readers.values():
+            self._reach.unsubscribe(reader)
+        self._readers.clear()
+
+    # -- down (Sink) --------------------------------------------------------------------------------------------------
+
+    def accepted(self, reader: Reader, task: Task, state: int, deduplicated: bool) -> None:
+        """See `Sink`. Told unless the reader waits for the outcome only."""
+        if reader.interest == Interest.OUTCOME:
+            return
+        self.out.room(32).acknowledgements.add(
+            reference=reader.reference,
+            task_id=task.task_id,
+            deduplicated=deduplicated,
+            state=state,
+        )
+
+    def refused(self, reader: Reader, fault: Fault) -> None:
+        """See `Sink`."""
+        task_id = ""
+        for name, one in self._readers.items():
+            if one is reader:
+                task_id = name
+                break
+        self._readers.pop(task_id, None)
+        self._refuse(reader.reference, fault, task_id)
+
+    def _refuse(self, reference: int, fault: Fault, task_id: str) -> None:
+        refusal = self.out.room(error_bytes(fault)).refusals.add(reference=reference)
+        refusal.task_id = task_id if len(task_id) <= 256 else ""
+        fill_error(refusal.error, fault)
+
+    def events(self, reader: Reader, task: Task, events: list[tuple[int, int, int, int, Any]]) -> None:
+        """See `Sink`."""
+        for event in events:
+            fill_event(self.out.room(event_size(event[3], event[4])).events.add(), task, event)
+        if task.outcome is not None and reader.after >= task.sequence and self._readers.get(task.task_id) is reader:
+            del self._readers[task.task_id]
+
+    def ended(self, reader: Reader, task: Task) -> None:
+        """See `Sink`."""
+        outcome = task.outcome
+        assert outcome is not None
+        if self._readers.pop(task.task_id, None) is None:
+            return
+        size = 128 + (len(outcome.content) if outcome.content is not None else 0)
+        event = self.out.room(size).events.add()
+        fill_event(event, task, (outcome.sequence, outcome.attempts, outcome.ended_wall_ms, 10, outcome))
+
+
+class _CancelReply:
+    """Answers one cancel on a stream."""
+
+    __slots__ = ("_reference", "_stream", "_task_id")
+
+    def __init__(self, stream: CallerStream, reference: int, task_id: str) -> None:
+        self._stream = stream
+        self._reference = reference
+        self._task_id = task_id
+
+    def done(self, task: Task) -> None:
+        self._stream.out.room(64).cancelled.add(
+            reference=self._reference,
+            task_id=task.task_id,
+            state=int(task.state),
+        )
+
+    def refused(self, fault: Fault) -> None:
+        self._stream._refuse(self._reference, fault, self._task_id)  # noqa: SLF001
+
+
+async def serve(services: Services, principal: Principal, context: Any, trace: str = NO_TRACE) -> None:
+    """Handles one DispatchStream until the caller leaves or the server stops."""
+    stream = CallerStream(services, principal, trace)
+    await services.pump(context, stream.out, stream.handle, stream.close, _closing)
+
+
+def _closing(out: Batcher[dispatch_pb2.DispatchStreamResponse]) -> None:
+    out.room().closing = True

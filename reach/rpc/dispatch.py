@@ -1,0 +1,231 @@
+"""DispatchService: convert, call the door, convert back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, task_pb2
+from reach.core.model import Task, TaskState
+from reach.core.stream import Interest, Kind, Reader
+from reach.errors import Reason, Timeout
+from reach.rpc import callers
+from reach.rpc.principal import principal_of
+from reach.rpc.services import Services, error_of_fault
+from reach.rpc.waiting import Answer, EventSink, WaitingSink
+from reach.runtime.past import not_found
+from reach.runtime.reach_api import not_built
+from reach.store.base import TaskQuery
+from reach.telemetry.tracing import current_trace
+from reach.wire.answers import duration, event_size, fill_event, fill_result, fill_task
+from reach.wire.requests import check_id, duration_ms, invalid, session_name
+
+WAIT_MS = 300_000
+"""Longest wait of WaitForResult without a deadline."""
+PAGE = 50
+MAX_PAGE = 1_000
+FRAME_EVENTS_BYTES = 512 << 10
+
+
+class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
+    """See the contract."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._reach = services.reach
+
+    def _read(self, context: Any, spec: task_pb2.TaskSpec) -> tuple[Task, Any]:
+        services = self._services
+        task, selector = services.tasks.read(principal_of(context).tenant, spec, services.clock.new_id)
+        services.begin_trace(task, spec.trace.traceparent or current_trace().traceparent)
+        return task, selector
+
+    async def Dispatch(self, request: dispatch_pb2.DispatchRequest, context: Any) -> dispatch_pb2.DispatchResponse:
+        """See the contract."""
+        wait_ms = duration_ms("wait", request.wait) if request.HasField("wait") else 0
+        task, selector = self._read(context, request.task)
+        sink = WaitingSink()
+        reader = Reader(sink, 0, Interest.OUTCOME if wait_ms else Interest.ACCEPTANCE)
+        self._reach.submit(task, selector, reader)
+        try:
+            if wait_ms:
+                try:
+                    async with asyncio.timeout(wait_ms / 1_000):
+                        await sink.outcome
+                except TimeoutError:
+                    pass  # the task goes on; the answer says where it stands
+            state = await sink.acceptance
+        finally:
+            if not sink.outcome.done():
+                self._reach.unsubscribe(reader)
+                if request.task.cancel_with_caller and wait_ms:
+                    self._reach.cancel(task.tenant, task.task_id, "the caller is gone", None)
+        answer = dispatch_pb2.DispatchResponse(task_id=task.task_id, deduplicated=sink.deduplicated)
+        if sink.outcome.done():
+            ended = sink.outcome.result()
+            state = ended.state
+            if ended.outcome is not None:
+                fill_result(answer.result, ended, ended.outcome)
+        elif sink.task is not None:
+            state = sink.task.state if wait_ms else state
+        answer.state = int(state)  # type: ignore[assignment]
+        return answer
+
+    async def Run(self, request: dispatch_pb2.RunRequest, context: Any) -> AsyncIterator[dispatch_pb2.RunResponse]:
+        """See the contract."""
+        task, selector = self._read(context, request.task)
+        sink = EventSink()
+        reader = Reader(sink, 0, Interest.EVENTS)
+        self._reach.submit(task, selector, reader)
+        ended = False
+        try:
+            async for frame in read_events(self._reach, sink, reader, dispatch_pb2.RunResponse):
+                yield frame
+            ended = True
+        finally:
+            self._reach.unsubscribe(reader)
+            if request.task.cancel_with_caller and not ended:
+                self._reach.cancel(task.tenant, task.task_id, "the caller is gone", None)
+
+    async def DispatchStream(  # type: ignore[override]
+        self, request_iterator: Any, context: Any
+    ) -> None:
+        """See the contract."""
+        await callers.serve(self._services, principal_of(context), context, current_trace().traceparent)
+
+    async def GetTask(self, request: dispatch_pb2.GetTaskRequest, context: Any) -> dispatch_pb2.GetTaskResponse:
+        """See the contract."""
+        task_id = check_id("task_id", request.task_id, required=True)
+        task = await self._reach.get_task(principal_of(context).tenant, task_id)
+        if task is None:
+            raise error_of_fault(not_found(task_id))
+        answer = dispatch_pb2.GetTaskResponse()
+        fill_task(answer.task, task, full=request.view != task_pb2.TASK_VIEW_BASIC)
+        return answer
+
+    async def ListTasks(self, request: dispatch_pb2.ListTasksRequest, context: Any) -> dispatch_pb2.ListTasksResponse:
+        """See the contract."""
+        query = _query(principal_of(context).tenant, request)
+        tasks = await self._reach.list_tasks(query)
+        answer = dispatch_pb2.ListTasksResponse()
+        wanted = set(request.filter.states)
+        labels = dict(request.filter.labels)
+        for task in tasks:
+            if wanted and int(task.state) not in wanted:
+                continue
+            message = task_pb2.Task()
+            fill_task(message, task, full=request.view == task_pb2.TASK_VIEW_FULL)
+            if labels and any(message.spec.labels.get(name) != value for name, value in labels.items()):
+                continue
+            answer.tasks.append(message)
+        if len(tasks) == query.limit:
+            answer.next_page_token = str(tasks[-1].row)
+        return answer
+
+    async def WaitForResult(
+        self, request: dispatch_pb2.WaitForResultRequest, context: Any
+    ) -> dispatch_pb2.WaitForResultResponse:
+        """See the contract."""
+        task_id = check_id("task_id", request.task_id, required=True)
+        wait_ms = duration_ms("timeout", request.timeout) if request.HasField("timeout") else WAIT_MS
+        sink = WaitingSink()
+        reader = Reader(sink, 0, Interest.OUTCOME)
+        self._reach.subscribe(principal_of(context).tenant, task_id, reader)
+        try:
+            async with asyncio.timeout(wait_ms / 1_000):
+                task = await sink.outcome
+        except TimeoutError:
+            message = f"task {task_id!r} did not end within {wait_ms} ms; it goes on"
+            raise Timeout(message, Reason.WAIT_EXPIRED) from None
+        finally:
+            self._reach.unsubscribe(reader)
+        answer = dispatch_pb2.WaitForResultResponse()
+        assert task.outcome is not None
+        fill_result(answer.result, task, task.outcome)
+        return answer
+
+    async def CancelTask(
+        self, request: dispatch_pb2.CancelTaskRequest, context: Any
+    ) -> dispatch_pb2.CancelTaskResponse:
+        """See the contract."""
+        task_id = check_id("task_id", request.task_id, required=True)
+        reason = check_id("reason", request.reason)
+        reply = Answer()
+        self._reach.cancel(principal_of(context).tenant, task_id, reason, reply)
+        task: Task = await reply.future
+        answer = dispatch_pb2.CancelTaskResponse(state=int(task.state))  # type: ignore[arg-type]
+        if task.outcome is not None:
+            fill_result(answer.result, task, task.outcome)
+        return answer
+
+    async def SendInput(self, request: dispatch_pb2.SendInputRequest, context: Any) -> dispatch_pb2.SendInputResponse:
+        """See the contract."""
+        raise not_built("SendInput")
+
+    async def PreviewRoute(
+        self, request: dispatch_pb2.PreviewRouteRequest, context: Any
+    ) -> dispatch_pb2.PreviewRouteResponse:
+        """See the contract."""
+        services = self._services
+        task, selector = services.tasks.read(principal_of(context).tenant, request.task, services.clock.new_id)
+        pool, rows, dropped, chosen, seed = self._reach.preview(task, selector)
+        answer = dispatch_pb2.PreviewRouteResponse(pool=pool.key.agent_type)
+        decision = answer.decision
+        decision.policy = pool.router.policy.name
+        decision.registry_revision = self._services.host.directory.revision
+        decision.seed = seed
+        decision.cause = "new"
+        if chosen is not None:
+            decision.chosen_instance_id = chosen.instance_id
+        decision.dropped.update(dropped)
+        for instance, score, signals, reason in rows:
+            candidate = decision.candidates.add(instance_id=instance.instance_id, score=score, drop_reason=reason)
+            candidate.signals.update(signals)
+        task.instance = chosen
+        answer.start_to_close.CopyFrom(duration(pool.deadlines.start_to_close_ms(task)))
+        answer.retry_delays.extend(duration(delay) for delay in pool.delivery.policy_of(task).delays_ms)
+        return answer
+
+
+async def read_events(reach: Any, sink: EventSink, reader: Reader, new_frame: Any) -> AsyncIterator[Any]:
+    """Frames of events for one reader, until the last event; credit comes back as frames are taken."""
+    last = False
+    while not last:
+        frame, size = new_frame(), 0
+        for event in await sink.take():
+            task = sink.task
+            assert task is not None
+            weight = event_size(event[3], event[4])
+            if size and size + weight > FRAME_EVENTS_BYTES:
+                yield frame
+                frame, size = new_frame(), 0
+            fill_event(frame.events.add(), task, event)
+            size += weight
+            reach.credit(reader, weight)
+            last = event[3] == Kind.COMPLETE
+        yield frame
+
+
+def _query(tenant: str, request: dispatch_pb2.ListTasksRequest) -> TaskQuery:
+    wanted = request.filter
+    page = request.page_size or PAGE
+    if not 1 <= page <= MAX_PAGE:
+        raise invalid("page_size", f"must be 1 … {MAX_PAGE}")
+    if request.page_token and not request.page_token.isdecimal():
+        raise invalid("page_token", "is not one of ours")
+    known = {int(state) for state in TaskState}
+    if any(state not in known for state in wanted.states):
+        raise invalid("filter.states", "has an unknown state")
+    states = {int(state) if state >= TaskState.SUCCEEDED else int(TaskState.PENDING) for state in wanted.states}
+    return TaskQuery(
+        tenant,
+        tuple(sorted(states)),
+        session_name(wanted.session) if wanted.HasField("session") else "",
+        check_id("filter.agent_type", wanted.agent_type),
+        check_id("filter.root_task_id", wanted.root_task_id),
+        wanted.accepted_after.ToMilliseconds() if wanted.HasField("accepted_after") else 0,
+        wanted.accepted_before.ToMilliseconds() if wanted.HasField("accepted_before") else 0,
+        int(request.page_token or 0),
+        page,
+    )

@@ -1,0 +1,130 @@
+"""OpsService and SessionService. What is not built yet says so."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from agentreach.v1 import ops_pb2, ops_pb2_grpc, session_pb2, session_pb2_grpc
+from reach.errors import InvalidRequest
+from reach.rpc.principal import principal_of
+from reach.rpc.services import FEATURES, Services
+from reach.runtime.reach_api import not_built
+from reach.store.keys import ApiKey, KeyStore
+from reach.wire.answers import duration, timestamp
+from reach.wire.requests import PROTOCOL_VERSIONS, check_id, duration_ms, invalid
+
+PAGE = 100
+MAX_PAGE = 1_000
+
+
+class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
+    """See the contract."""
+
+    def __init__(self, services: Services, keys: KeyStore | None, version: str, store: str) -> None:
+        self._services = services
+        self._keys = keys
+        self._version = version
+        self._store = store
+
+    async def GetServerInfo(self, request: ops_pb2.GetServerInfoRequest, context: Any) -> ops_pb2.GetServerInfoResponse:
+        """See the contract."""
+        principal, reach = principal_of(context), self._services.reach
+        uptime = self._services.clock.now_ms() - reach.started_ms
+        return ops_pb2.GetServerInfoResponse(
+            node_id=reach.node_id,
+            version=self._version,
+            protocol_versions=PROTOCOL_VERSIONS,
+            features=FEATURES,
+            uptime=duration(uptime),
+            agents=len(reach.instances(principal.tenant)),
+            open_tasks=reach.open_tasks(principal.tenant),
+            store=self._store,
+            principal=ops_pb2.Principal(
+                tenant=principal.tenant, app_id=principal.app_id, scopes=sorted(principal.scopes)
+            ),
+        )
+
+    def _key_store(self) -> KeyStore:
+        if self._keys is None:
+            message = "this server runs without authentication and keeps no keys: start it with --auth keys"
+            raise InvalidRequest(message)
+        return self._keys
+
+    async def CreateKey(self, request: ops_pb2.CreateKeyRequest, context: Any) -> ops_pb2.CreateKeyResponse:
+        """See the contract."""
+        ttl_ms = duration_ms("ttl", request.ttl, least=1_000) if request.HasField("ttl") else None
+        key, token = self._key_store().create(principal_of(context).tenant, request.app_id, request.scopes, ttl_ms)
+        answer = ops_pb2.CreateKeyResponse(secret=token)
+        _fill_key(answer.key, key)
+        return answer
+
+    async def ListKeys(self, request: ops_pb2.ListKeysRequest, context: Any) -> ops_pb2.ListKeysResponse:
+        """See the contract."""
+        size = request.page_size or PAGE
+        if size > MAX_PAGE:
+            raise invalid("page_size", f"must be 1 … {MAX_PAGE}")
+        after = check_id("page_token", request.page_token)
+        keys = self._key_store().list_keys(principal_of(context).tenant, after=after, limit=size)
+        answer = ops_pb2.ListKeysResponse()
+        for key in keys:
+            _fill_key(answer.keys.add(), key)
+        if len(keys) == size:
+            answer.next_page_token = keys[-1].key_id
+        return answer
+
+    async def RevokeKey(self, request: ops_pb2.RevokeKeyRequest, context: Any) -> ops_pb2.RevokeKeyResponse:
+        """See the contract."""
+        key_id = check_id("key_id", request.key_id, required=True)
+        answer = ops_pb2.RevokeKeyResponse()
+        _fill_key(answer.key, self._key_store().revoke(key_id, principal_of(context).tenant))
+        return answer
+
+    async def WatchTasks(
+        self, request: ops_pb2.WatchTasksRequest, context: Any
+    ) -> AsyncIterator[ops_pb2.WatchTasksResponse]:
+        """See the contract."""
+        raise not_built("WatchTasks")
+        yield  # makes this a stream, as the contract says
+
+    async def ExplainTask(self, request: ops_pb2.ExplainTaskRequest, context: Any) -> Any:
+        """See the contract."""
+        raise not_built("ExplainTask")
+
+    async def ListDeadLetters(self, request: ops_pb2.ListDeadLettersRequest, context: Any) -> Any:
+        """See the contract."""
+        raise not_built("ListDeadLetters")
+
+    async def RequeueDeadLetters(self, request: ops_pb2.RequeueDeadLettersRequest, context: Any) -> Any:
+        """See the contract."""
+        raise not_built("RequeueDeadLetters")
+
+    async def PurgeDeadLetters(self, request: ops_pb2.PurgeDeadLettersRequest, context: Any) -> Any:
+        """See the contract."""
+        raise not_built("PurgeDeadLetters")
+
+
+def _fill_key(message: ops_pb2.ApiKey, key: ApiKey) -> None:
+    message.key_id, message.tenant, message.app_id = key.key_id, key.tenant, key.app_id
+    message.scopes.extend(sorted(key.scopes))
+    message.created_at.CopyFrom(timestamp(key.created_ms))
+    if key.expires_ms is not None:
+        message.expires_at.CopyFrom(timestamp(key.expires_ms))
+    if key.revoked_ms is not None:
+        message.revoked_at.CopyFrom(timestamp(key.revoked_ms))
+
+
+class SessionServicer(session_pb2_grpc.SessionServiceServicer):
+    """See the contract."""
+
+    async def GetSession(self, request: session_pb2.GetSessionRequest, context: Any) -> Any:
+        """See the contract."""
+        raise not_built("GetSession")
+
+    async def ListSessions(self, request: session_pb2.ListSessionsRequest, context: Any) -> Any:
+        """See the contract."""
+        raise not_built("ListSessions")
+
+    async def DeleteSession(self, request: session_pb2.DeleteSessionRequest, context: Any) -> Any:
+        """See the contract."""
+        raise not_built("DeleteSession")

@@ -1,0 +1,188 @@
+"""RegistryService and HeartbeatService: which agents exist, and that they live."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from agentreach.v1 import (
+    agent_pb2,
+    heartbeat_pb2,
+    heartbeat_pb2_grpc,
+    registry_pb2,
+    registry_pb2_grpc,
+)
+from reach.core import events as ev
+from reach.core.model import Instance
+from reach.core.pool import Pool
+from reach.errors import ReachError
+from reach.rpc.principal import Principal, principal_of
+from reach.rpc.services import Services
+from reach.rpc.waiting import Answer
+from reach.runtime.reach_api import fault_of
+from reach.wire.agents import fill_agent, read_registration, read_status
+from reach.wire.answers import duration, fill_error
+from reach.wire.requests import check_id, duration_ms, invalid
+
+PAGE = 100
+MAX_PAGE = 1_000
+DRAIN_MS = 30_000
+WATCH_SECONDS = 0.2
+"""How often a watch looks for changes: dynamic state is latest-wins."""
+
+
+class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
+    """See the contract."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._reach = services.reach
+
+    async def Register(self, request: registry_pb2.RegisterRequest, context: Any) -> registry_pb2.RegisterResponse:
+        """See the contract."""
+        agent_type, joining = read_registration(request.registration)
+        reply = Answer()
+        self._reach.register(principal_of(context).tenant, agent_type, joining, reply)
+        instance: Instance = await reply.future
+        return registry_pb2.RegisterResponse(
+            generation=instance.generation,
+            revision=instance.revision,
+            instance_id=instance.instance_id,
+            warnings=instance.warnings,
+            heartbeat_interval=duration(instance.heartbeat_ms),
+            blocked_by=instance.blocked_by,
+        )
+
+    async def Deregister(
+        self, request: registry_pb2.DeregisterRequest, context: Any
+    ) -> registry_pb2.DeregisterResponse:
+        """See the contract."""
+        instance_id = check_id("instance_id", request.instance_id, required=True)
+        boot_id = check_id("boot_id", request.boot_id)
+        pool, instance = self._reach.instance(principal_of(context).tenant, instance_id, boot_id)
+        reply = Answer()
+        self._reach.post(pool, ev.Left(instance, reply))
+        await reply.future
+        return registry_pb2.DeregisterResponse()
+
+    async def Drain(self, request: registry_pb2.DrainRequest, context: Any) -> registry_pb2.DrainResponse:
+        """See the contract."""
+        tenant = principal_of(context).tenant
+        deadline = duration_ms("deadline", request.deadline) if request.HasField("deadline") else DRAIN_MS
+        if request.instance_id:
+            rows = [self._reach.instance(tenant, check_id("instance_id", request.instance_id))]
+        else:
+            agent_id = check_id("agent_id", request.agent_id, required=True)
+            rows = [row for row in self._reach.instances(tenant) if row[1].agent_id == agent_id]
+            if not rows:
+                self._reach.instance(tenant, f"{agent_id}@*")  # raises AGENT_NOT_FOUND
+        drained = []
+        for pool, instance in rows:
+            reply = Answer()
+            self._reach.post(pool, ev.Drained(instance, deadline, request.undo, reply))
+            drained.append(await reply.future)
+        return registry_pb2.DrainResponse(instance_ids=drained)
+
+    async def GetAgent(self, request: registry_pb2.GetAgentRequest, context: Any) -> registry_pb2.GetAgentResponse:
+        """See the contract."""
+        instance_id = check_id("instance_id", request.instance_id, required=True)
+        pool, instance = self._reach.instance(principal_of(context).tenant, instance_id)
+        answer = registry_pb2.GetAgentResponse()
+        fill_agent(answer.agent, pool, instance, self._services.clock.now_ms())
+        return answer
+
+    async def ListAgents(
+        self, request: registry_pb2.ListAgentsRequest, context: Any
+    ) -> registry_pb2.ListAgentsResponse:
+        """See the contract."""
+        size = request.page_size or PAGE
+        if size > MAX_PAGE:
+            raise invalid("page_size", f"must be 1 … {MAX_PAGE}")
+        rows = self._matching(principal_of(context), request.filter)
+        rows = [row for row in rows if row[1].instance_id > request.page_token]
+        answer = registry_pb2.ListAgentsResponse()
+        for pool, instance in rows[:size]:
+            fill_agent(answer.agents.add(), pool, instance, self._services.clock.now_ms())
+        if len(rows) > size:
+            answer.next_page_token = rows[size - 1][1].instance_id
+        return answer
+
+    def _matching(self, principal: Principal, wanted: registry_pb2.AgentFilter) -> list[tuple[Pool, Instance]]:
+        for field in ("agent_id", "agent_type", "capability"):
+            check_id(f"filter.{field}", getattr(wanted, field))
+        health = set(wanted.health)
+        return [
+            (pool, one)
+            for pool, one in self._reach.instances(principal.tenant)
+            if (not wanted.agent_id or one.agent_id == wanted.agent_id)
+            and (not wanted.agent_type or pool.key.agent_type == wanted.agent_type)
+            and (not wanted.capability or any(wanted.capability == name for name, _ in one.profile.capabilities))
+            and set(wanted.tags) <= set(one.profile.tags)
+            and (not health or int(one.health) in health)
+        ]
+
+    async def WatchAgents(
+        self, request: registry_pb2.WatchAgentsRequest, context: Any
+    ) -> AsyncIterator[registry_pb2.WatchAgentsResponse]:
+        """See the contract. The cursor is not looked at yet: every watch begins with all there is, and says so."""
+        principal = principal_of(context)
+        known: dict[str, bytes] = {}
+        first = True
+        while principal.still_valid():
+            answer = registry_pb2.WatchAgentsResponse(reset=first, in_sync=first)
+            seen = set()
+            for pool, instance in self._matching(principal, request.filter):
+                message = agent_pb2.Agent()
+                fill_agent(message, pool, instance, self._services.clock.now_ms())
+                message.ClearField("last_heartbeat_age")
+                raw = message.SerializeToString(deterministic=True)
+                seen.add(instance.instance_id)
+                if known.get(instance.instance_id) != raw:
+                    known[instance.instance_id] = raw
+                    answer.agents.append(message)
+            for instance_id in known.keys() - seen:
+                del known[instance_id]
+                answer.removed.append(instance_id)
+            if first or answer.agents or answer.removed:
+                answer.cursor = str(self._services.host.directory.revision)
+                yield answer
+            first = False
+            await asyncio.sleep(WATCH_SECONDS)
+
+
+class HeartbeatServicer(heartbeat_pb2_grpc.HeartbeatServiceServicer):
+    """See the contract."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._reach = services.reach
+
+    def _beat(self, principal: Principal, beat: heartbeat_pb2.Beat, kind: str) -> Instance:
+        instance_id = check_id("beat.instance_id", beat.instance_id, required=True)
+        boot_id = check_id("beat.boot_id", beat.boot_id, required=True)
+        pool, instance = self._reach.instance(principal.tenant, instance_id, boot_id)
+        self._services.metrics.beat(kind)
+        self._reach.post(pool, ev.Beat(instance, read_status(beat.status)))
+        return instance
+
+    async def Heartbeat(self, request: heartbeat_pb2.HeartbeatRequest, context: Any) -> heartbeat_pb2.HeartbeatResponse:
+        """See the contract."""
+        instance = self._beat(principal_of(context), request.beat, "unary")
+        return heartbeat_pb2.HeartbeatResponse(next_in=duration(instance.heartbeat_ms))
+
+    async def StreamHeartbeats(
+        self, request_iterator: Any, context: Any
+    ) -> AsyncIterator[heartbeat_pb2.StreamHeartbeatsResponse]:
+        """See the contract."""
+        principal = principal_of(context)
+        async for frame in request_iterator:
+            answer = heartbeat_pb2.StreamHeartbeatsResponse()
+            for beat in frame.beats:
+                try:
+                    self._beat(principal, beat, "stream")
+                except ReachError as error:
+                    refusal = answer.refusals.add(instance_id=beat.instance_id[:256])
+                    fill_error(refusal.error, fault_of(error))
+            if answer.refusals:
+                yield answer

@@ -1,0 +1,142 @@
+"""ResultService: readers follow tasks; agents without an Attach stream report."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from agentreach.v1 import attempt_pb2, result_pb2, result_pb2_grpc
+from reach.core import events as ev
+from reach.core.model import Instance
+from reach.core.pool import Pool
+from reach.core.stream import Interest, Reader
+from reach.errors import InvalidRequest, ReachError, Reason
+from reach.rpc.dispatch import read_events
+from reach.rpc.principal import Principal, principal_of
+from reach.rpc.services import Services
+from reach.rpc.waiting import Answer, EventSink
+from reach.runtime.reach_api import fault_of
+from reach.wire.agents import NOTE_BYTES, read_delta, read_result
+from reach.wire.answers import duration, fill_error
+from reach.wire.requests import check_id, invalid
+
+
+class ResultServicer(result_pb2_grpc.ResultServiceServicer):
+    """See the contract."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._reach = services.reach
+
+    async def StreamResult(
+        self, request: result_pb2.StreamResultRequest, context: Any
+    ) -> AsyncIterator[result_pb2.StreamResultResponse]:
+        """See the contract."""
+        task_id = check_id("task_id", request.task_id, required=True)
+        sink = EventSink()
+        reader = Reader(sink, 0, Interest.EVENTS, request.after_sequence)
+        self._reach.subscribe(principal_of(context).tenant, task_id, reader)
+        try:
+            async for frame in read_events(self._reach, sink, reader, result_pb2.StreamResultResponse):
+                yield frame
+        finally:
+            self._reach.unsubscribe(reader)
+
+    def _reporter(self, principal: Principal, reporter: result_pb2.Reporter) -> tuple[Pool, Instance]:
+        instance_id = check_id("reporter.instance_id", reporter.instance_id, required=True)
+        boot_id = check_id("reporter.boot_id", reporter.boot_id, required=True)
+        return self._reach.instance(principal.tenant, instance_id, boot_id)
+
+    def _key(self, principal: Principal, key: attempt_pb2.AttemptKey) -> tuple[str, str, int]:
+        task_id = check_id("key.task_id", key.task_id, required=True)
+        if not key.attempt:
+            raise invalid("key.attempt", "is required")
+        return check_id("key.tenant", key.tenant) or principal.tenant, task_id, key.attempt
+
+    async def ReportResult(
+        self, request: result_pb2.ReportResultRequest, context: Any
+    ) -> result_pb2.ReportResultResponse:
+        """See the contract."""
+        await self._report(principal_of(context), request.reporter, request.result)
+        return result_pb2.ReportResultResponse()
+
+    async def _report(
+        self, principal: Principal, reporter: result_pb2.Reporter, result: attempt_pb2.AttemptResult
+    ) -> None:
+        pool, instance = self._reporter(principal, reporter)
+        tenant = self._key(principal, result.key)[0]
+        reply = Answer()
+        self._reach.post(pool, read_result(instance, tenant, result, self._services.tasks.limits.payload, reply))
+        await reply.future
+
+    async def ReportResultStream(self, request_iterator: Any, context: Any) -> result_pb2.ReportResultStreamResponse:
+        """See the contract."""
+        principal = principal_of(context)
+        reporter: result_pb2.Reporter | None = None
+        async for frame in request_iterator:
+            if reporter is None:
+                reporter = frame.reporter
+            pool, instance = self._reporter(principal, reporter)
+            for refusal in self._post_events(principal, pool, instance, (), frame.deltas, frame.progress):
+                raise refusal[1]
+            if frame.HasField("result"):
+                await self._report(principal, reporter, frame.result)
+                return result_pb2.ReportResultStreamResponse()
+        raise InvalidRequest("the stream ended without a result", Reason.UNEXPECTED_FRAME)
+
+    def _post_events(self, principal: Principal, pool: Pool, instance: Instance, accepts: Any, deltas: Any,
+                     progress: Any) -> list[tuple[attempt_pb2.AttemptKey, ReachError]]:  # fmt: skip
+        refused: list[tuple[attempt_pb2.AttemptKey, ReachError]] = []
+        for kind, items in ((self._accept, accepts), (self._delta, deltas), (self._progress, progress)):
+            for item in items:
+                try:
+                    key = self._key(principal, item.key)
+                    self._reach.post(pool, kind(instance, key, item))
+                except ReachError as error:
+                    refused.append((item.key, error))
+        return refused
+
+    @staticmethod
+    def _accept(instance: Instance, key: tuple[str, str, int], item: attempt_pb2.AttemptAccept) -> Any:
+        return ev.TakenUp(instance, *key)
+
+    @staticmethod
+    def _delta(instance: Instance, key: tuple[str, str, int], item: attempt_pb2.AttemptDelta) -> Any:
+        return ev.DeltaCame(instance, *key, item.attempt_sequence, read_delta(item))
+
+    @staticmethod
+    def _progress(instance: Instance, key: tuple[str, str, int], item: attempt_pb2.AttemptProgress) -> Any:
+        fraction = item.progress.fraction if item.progress.HasField("fraction") else None
+        checkpoint = item.checkpoint if item.HasField("checkpoint") else None
+        return ev.Progressed(instance, *key, fraction, item.progress.note[:NOTE_BYTES], checkpoint)
+
+    async def ReportEvents(
+        self, request: result_pb2.ReportEventsRequest, context: Any
+    ) -> result_pb2.ReportEventsResponse:
+        """See the contract."""
+        principal = principal_of(context)
+        pool, instance = self._reporter(principal, request.reporter)
+        answer = result_pb2.ReportEventsResponse()
+        refused = self._post_events(principal, pool, instance, request.accepts, request.deltas, request.progress)
+        for key, error in refused:
+            refusal = answer.refusals.add(key=key)
+            fill_error(refusal.error, fault_of(error))
+        return answer
+
+    async def BeginEffect(self, request: result_pb2.BeginEffectRequest, context: Any) -> result_pb2.BeginEffectResponse:
+        """See the contract."""
+        principal = principal_of(context)
+        pool, instance = self._reporter(principal, request.reporter)
+        key = self._key(principal, request.key)
+        reply = Answer()
+        self._reach.post(pool, ev.EffectAsked(instance, *key, check_id("effect", request.effect), reply))
+        await reply.future
+        return result_pb2.BeginEffectResponse()
+
+    async def ExtendLease(self, request: result_pb2.ExtendLeaseRequest, context: Any) -> result_pb2.ExtendLeaseResponse:
+        """See the contract."""
+        principal = principal_of(context)
+        pool, instance = self._reporter(principal, request.reporter)
+        reply = Answer()
+        self._reach.post(pool, ev.LeaseExtended(instance, *self._key(principal, request.key), reply))
+        return result_pb2.ExtendLeaseResponse(lease=duration(max(0, await reply.future)))

@@ -1,0 +1,173 @@
+"""The gRPC server: options as measured (docs/architecture.md), all servicers, health and reflection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from agentreach.v1 import (
+    attach_pb2,
+    attach_pb2_grpc,
+    dispatch_pb2,
+    dispatch_pb2_grpc,
+    heartbeat_pb2,
+    heartbeat_pb2_grpc,
+    ops_pb2,
+    ops_pb2_grpc,
+    registry_pb2,
+    registry_pb2_grpc,
+    result_pb2,
+    result_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+)
+from reach.errors import Unavailable
+from reach.rpc.agent import AgentServicer
+from reach.rpc.dispatch import DispatchServicer
+from reach.rpc.interceptors import Interceptor
+from reach.rpc.ops import OpsServicer, SessionServicer
+from reach.rpc.registry import HeartbeatServicer, RegistryServicer
+from reach.rpc.result import ResultServicer
+from reach.rpc.services import Services
+from reach.store.keys import KeyStore
+
+log = logging.getLogger(__name__)
+
+MESSAGE_MARGIN = 256 << 10
+"""What a message may have beside one payload of the largest size, in bytes."""
+
+_SERVICES = {
+    attach_pb2.DESCRIPTOR: attach_pb2_grpc.add_AgentServiceServicer_to_server,
+    dispatch_pb2.DESCRIPTOR: dispatch_pb2_grpc.add_DispatchServiceServicer_to_server,
+    heartbeat_pb2.DESCRIPTOR: heartbeat_pb2_grpc.add_HeartbeatServiceServicer_to_server,
+    ops_pb2.DESCRIPTOR: ops_pb2_grpc.add_OpsServiceServicer_to_server,
+    registry_pb2.DESCRIPTOR: registry_pb2_grpc.add_RegistryServiceServicer_to_server,
+    result_pb2.DESCRIPTOR: result_pb2_grpc.add_ResultServiceServicer_to_server,
+    session_pb2.DESCRIPTOR: session_pb2_grpc.add_SessionServiceServicer_to_server,
+}
+
+
+@dataclass(slots=True)
+class Listen:
+    """Where the server listens, and how."""
+
+    host: str
+    port: int
+    payload_limit: int
+    certificate: bytes = b""
+    private_key: bytes = b""
+    client_ca: bytes = b""
+    client_required: bool = False
+    max_age_ms: int = 0
+    """Connections older than this are asked to reconnect; 0: never."""
+
+
+def options(listen: Listen) -> list[tuple[str, int]]:
+    """Channel arguments. Keepalive needs all three on both ends, or a stopped peer is noticed after a minute."""
+    message = listen.payload_limit + MESSAGE_MARGIN
+    chosen = [
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", message),
+        ("grpc.max_send_message_length", message),
+        ("grpc.max_metadata_size", 16 << 10),
+        ("grpc.max_concurrent_streams", 1_000),
+        ("grpc.keepalive_time_ms", 10_000),
+        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.http2.ping_timeout_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.max_ping_strikes", 0),
+    ]
+    if listen.max_age_ms:
+        chosen += [("grpc.max_connection_age_ms", listen.max_age_ms), ("grpc.max_connection_age_grace_ms", 1_000)]
+    return chosen
+
+
+class GrpcServer:
+    """The server of one node."""
+
+    def __init__(
+        self,
+        listen: Listen,
+        services: Services,
+        interceptor: Interceptor,
+        keys: KeyStore | None,
+        version: str,
+        store: str,
+    ) -> None:
+        self._listen = listen
+        self._services = services
+        self._server = grpc.aio.server(interceptors=[interceptor], options=options(listen))
+        servicers = {
+            attach_pb2.DESCRIPTOR: AgentServicer(services),
+            dispatch_pb2.DESCRIPTOR: DispatchServicer(services),
+            heartbeat_pb2.DESCRIPTOR: HeartbeatServicer(services),
+            ops_pb2.DESCRIPTOR: OpsServicer(services, keys, version, store),
+            registry_pb2.DESCRIPTOR: RegistryServicer(services),
+            result_pb2.DESCRIPTOR: ResultServicer(services),
+            session_pb2.DESCRIPTOR: SessionServicer(),
+        }
+        names = [reflection.SERVICE_NAME, health.SERVICE_NAME]
+        for descriptor, servicer in servicers.items():
+            _SERVICES[descriptor](servicer, self._server)  # type: ignore[operator]
+            names += [service.full_name for service in descriptor.services_by_name.values()]
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(names, self._server)
+        self._names = names
+        self.port = 0
+
+    async def start(self) -> None:
+        """Binds the port and serves.
+
+        Raises:
+            Unavailable: the port is taken.
+        """
+        listen = self._listen
+        address = f"[{listen.host}]:{listen.port}" if ":" in listen.host else f"{listen.host}:{listen.port}"
+        _refuse_taken(listen.host, listen.port)
+        try:
+            if listen.certificate:
+                credentials = grpc.ssl_server_credentials(
+                    [(listen.private_key, listen.certificate)],
+                    root_certificates=listen.client_ca or None,
+                    require_client_auth=bool(listen.client_ca) and listen.client_required,
+                )
+                self.port = self._server.add_secure_port(address, credentials)
+            else:
+                self.port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise Unavailable(f"cannot listen on {address}: is another server using the port?") from error
+        await self._server.start()
+        for name in ("", *self._names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    async def not_serving(self) -> None:
+        """Tells health checks that the server is about to go."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Ends all streams, lets short calls finish, and closes the port."""
+        stopping = asyncio.create_task(self._server.stop(grace_seconds), name="grpc-stop")
+        self._services.close_streams()
+        await stopping
+
+
+def _refuse_taken(host: str, port: int) -> None:
+    """gRPC binds a port that another process merely listens on with SO_REUSEPORT; a plain bind tells the truth."""
+    if not port:
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            message = f"cannot listen on {host}:{port} ({error.strerror}): is another server using the port?"
+            raise Unavailable(message) from error

@@ -1,0 +1,160 @@
+"""What all servicers share: the door, the readers of requests, and the pump of a bidirectional stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from agentreach.v1 import attempt_pb2, dispatch_pb2
+from reach.core.model import Fault, Task
+from reach.errors import ReachError, Reason, ResourceExhausted, error_of
+from reach.runtime.clock import Clock
+from reach.runtime.reach_api import Reach
+from reach.telemetry.metrics import Metrics
+from reach.telemetry.tracing import Tracing, parse_traceparent
+from reach.wire.answers import duration
+from reach.wire.batcher import FRAME_BYTES, Batcher
+from reach.wire.requests import PROTOCOL_VERSIONS, TaskReader
+
+F = TypeVar("F")
+
+NO_TRACE = ""
+FEATURES = ("replay", "folded", "credits")
+"""Optional parts of the protocol that this server understands."""
+CLOSE_SECONDS = 5.0
+"""How long a stream that ends may take to say what is left to say."""
+
+
+def error_of_fault(fault: Fault) -> ReachError:
+    """A fault as an exception, for the end of a call."""
+    return error_of(
+        fault.error_class,
+        fault.reason,
+        fault.message,
+        retry_after_ms=fault.retry_after_ms,
+        metadata=fault.metadata,
+    )
+
+
+def error_bytes(fault: Fault) -> int:
+    """About how many bytes a fault takes in a frame."""
+    return 64 + len(fault.message)
+
+
+class Services:
+    """See the module."""
+
+    def __init__(self, reach: Reach, tasks: TaskReader, tracing: Tracing, metrics: Metrics) -> None:
+        self.reach = reach
+        self.host = reach.host
+        self.tasks = tasks
+        self.tracing = tracing
+        self.metrics = metrics
+        self.clock: Clock = reach.host.clock
+        self.node_id = reach.node_id
+        self._streams: set[tuple[Batcher[Any], Callable[[Batcher[Any]], None]]] = set()
+
+    def fill_welcome(self, welcome: dispatch_pb2.StreamWelcome) -> None:
+        """The first frame of a stream, down: what the server is and allows."""
+        welcome.protocol_version = PROTOCOL_VERSIONS[-1]
+        welcome.features.extend(FEATURES)
+        welcome.node_id = self.node_id
+        welcome.payload_limit = self.tasks.limits.payload
+        welcome.frame_limit = FRAME_BYTES
+
+    def fill_limits(self, offer: attempt_pb2.Offer, task: Task) -> None:
+        """What is left of the task's time, as durations."""
+        now = self.clock.now_ms()
+        limit = task.start_to_close_ms
+        if limit is not None:
+            offer.start_to_close.seconds, rest = divmod(limit, 1_000)
+            offer.start_to_close.nanos = rest * 1_000_000
+        if task.schedule_to_close_ms is not None:
+            left = max(0, task.accepted_ms + task.schedule_to_close_ms - now)
+            offer.schedule_to_close.seconds, rest = divmod(left, 1_000)
+            offer.schedule_to_close.nanos = rest * 1_000_000
+        if task.silence_ms is not None:
+            offer.silence.CopyFrom(duration(task.silence_ms))
+
+    def too_many(self, limit: int) -> ResourceExhausted:
+        """A stream holds as much as it may."""
+        message = f"this stream holds {limit} open items, which is the limit"
+        return ResourceExhausted(message, Reason.RATE_LIMITED, retry_after_ms=1_000)
+
+    def begin_trace(self, task: Task, traceparent: str) -> None:
+        """Gives a task its trace if that is recorded; unsampled tasks cost a comparison."""
+        if traceparent:
+            trace = parse_traceparent(traceparent)
+            if trace is None or not trace.sampled:
+                return
+        else:
+            trace = self.tracing.root()
+            if not trace.sampled:
+                return
+        durability = "volatile" if task.volatile else "durable"
+        task.trace = self.tracing.dispatch_started(task.key, trace, durability=durability)
+
+    async def pump(
+        self,
+        context: Any,
+        out: Batcher[F],
+        handle: Callable[[Any], None],
+        close: Callable[[], None],
+        closing: Callable[[Batcher[F]], None],
+        finish: Callable[[F], None] | None = None,
+    ) -> None:
+        """Reads frames and writes frames until the peer leaves, the stream errs, or the server stops.
+
+        Args:
+            context: The call.
+            out: What is to be written.
+            handle: Takes a frame of the peer; an error ends the stream with its status.
+            close: Called once, however it ends.
+            closing: Adds to `out` what tells the peer that the server is about to end the stream.
+            finish: Called with each frame just before it is written.
+        """
+        entry = (out, closing)
+        self._streams.add(entry)
+        writer = asyncio.create_task(self._write(context, out, finish), name="stream-writer")
+        try:
+            async for frame in context_frames(context):
+                handle(frame)
+                if out.closed:
+                    break
+            close()
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await writer
+        except TimeoutError:
+            pass  # the peer does not read: what was left to say is lost with it
+        finally:
+            self._streams.discard(entry)
+            close()
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+        if out.overrun:
+            raise ResourceExhausted("the peer left too much unread", Reason.RATE_LIMITED, retry_after_ms=1_000)
+
+    async def _write(self, context: Any, out: Batcher[F], finish: Callable[[F], None] | None) -> None:
+        while (frame := await out.take()) is not None:
+            if finish is not None:
+                finish(frame)
+            await context.write(frame)
+
+    def close_streams(self) -> int:
+        """Tells all peers that the server stops; returns how many there were."""
+        for out, closing in list(self._streams):
+            closing(out)
+            out.close()
+        return len(self._streams)
+
+
+async def context_frames(context: Any) -> Any:
+    """The frames of a bidirectional call, until the peer half-closes."""
+    import grpc
+
+    while True:
+        frame = await context.read()
+        if frame is grpc.aio.EOF:
+            return
+        yield frame

@@ -1,0 +1,70 @@
+"""What the runtime needs of a transport: the seam between decisions and the ways tasks reach agents.
+
+A link leads to one instance. Its methods never suspend and never raise: a link that is gone drops what it is given,
+and says so by the event `LinkEnded`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from reach.core.effects import Welcome
+from reach.core.model import Fault, Instance, Task
+from reach.errors import Reason
+
+
+class AgentLink(Protocol):
+    """One open link to one instance."""
+
+    def offer(self, task: Task, instance: Instance, traceparent: str) -> None:
+        """Sends the task's current attempt; `traceparent` is empty where the trace is not recorded."""
+
+    def stop(self, tenant: str, task_id: str, attempt: int, reason: Reason) -> None:
+        """Asks to stop an attempt."""
+
+    def acknowledge(self, tenant: str, task_id: str, attempt: int) -> None:
+        """The outcome of an attempt is committed."""
+
+    def refuse(self, tenant: str, task_id: str, attempt: int, fault: Fault) -> None:
+        """What was said of an attempt is refused."""
+
+    def grant(self, tenant: str, task_id: str, attempt: int, effect: str, fault: Fault | None) -> None:
+        """Answers a request to begin an effect."""
+
+    def credit(self, tenant: str, task_id: str, attempt: int, count: int) -> None:
+        """Gives room for more deltas, in bytes."""
+
+    def welcome(self, effect: Welcome) -> None:
+        """The hello is accepted."""
+
+    def close(self, fault: Fault) -> None:
+        """The link is refused or superseded."""
+
+    def drain(self, deadline_ms: int) -> None:
+        """Asks to finish and take nothing new."""
+
+
+class Sink(Protocol):
+    """Where a caller's answers go. Methods never suspend and never raise."""
+
+    def accepted(self, reader: Any, task: Task, state: int, deduplicated: bool) -> None:
+        """The task is accepted and committed."""
+
+    def refused(self, reader: Any, fault: Fault) -> None:
+        """The request is refused."""
+
+    def events(self, reader: Any, task: Task, events: list[tuple[int, int, int, int, Any]]) -> None:
+        """Events of a task, in order."""
+
+    def ended(self, reader: Any, task: Task) -> None:
+        """The task ended; its outcome is committed."""
+
+
+class Reply(Protocol):
+    """Where the answer to one request goes."""
+
+    def done(self, value: Any) -> None:
+        """It is done."""
+
+    def refused(self, fault: Fault) -> None:
+        """It is refused."""

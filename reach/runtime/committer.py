@@ -1,0 +1,149 @@
+"""Group commit: one per node, over all its shards. **Journal, then send.**
+
+Whatever gathered while the last commit ran is the next batch; there is no delay. The sends of a turn leave when its
+rows are durable; a turn without rows waits for the commit that was open when it was made, so that nobody is told what
+a crash could still undo. A batch that finds no space or no store is held and tried again; intake is stopped meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from reach.core.effects import Turn
+from reach.core.rows import Writes
+from reach.store.base import Journal, StoreBroken, StoreError, StoreFull
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.5
+LOG_EVERY_SECONDS = 10.0
+
+Perform = Callable[[Turn, list[int]], None]
+"""Sends what a turn asks for; the list holds the rows that were taken by another task."""
+
+
+class Committer:
+    """Owns the writer thread of a journal.
+
+    Args:
+        journal: Where rows go.
+        perform: Called on the loop for each turn, in order, once its rows are durable.
+        on_broken: Called once if the journal can no longer be trusted: the process has to end.
+    """
+
+    def __init__(self, journal: Journal, perform: Perform, on_broken: Callable[[StoreError], None]) -> None:
+        self._journal = journal
+        self._perform = perform
+        self._on_broken = on_broken
+        self._loop = asyncio.get_running_loop()
+        self._work: SimpleQueue[Writes | Callable[[], object] | None] = SimpleQueue()
+        self._writes = Writes()
+        self._turns: list[Turn] = []
+        self._open: list[Turn] | None = None
+        self._open_writes: Writes | None = None
+        self._logged_at = 0.0
+        self._idle: list[asyncio.Future[None]] = []
+        self.held: StoreError | None = None
+        """Why the current batch is held; None while all is well."""
+        self.commits = 0
+        self.rows_taken = 0
+        self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
+        self._thread.start()
+
+    def submit(self, turn: Turn) -> None:
+        """Takes over a turn."""
+        if turn.writes:
+            self._writes.merge(turn.writes)
+            self._turns.append(turn)
+            if self._open is None:
+                self._begin()
+        elif self._turns:
+            self._turns.append(turn)
+        elif self._open is not None:
+            self._open.append(turn)
+        else:
+            self._perform(turn, [])
+
+    def _begin(self) -> None:
+        self._open, self._turns = self._turns, []
+        self._open_writes, self._writes = self._writes, Writes()
+        self._work.put(self._open_writes)
+
+    def _write(self) -> None:
+        """The writer thread."""
+        while (writes := self._work.get()) is not None:
+            if not isinstance(writes, Writes):
+                self._tend(writes)
+                continue
+            try:
+                taken: list[int] | StoreError = self._journal.commit(writes)
+            except StoreError as error:
+                taken = error
+            except Exception as error:
+                log.exception("the journal failed in a way it should not")
+                taken = StoreBroken(f"{type(error).__name__}: {error}")
+            try:
+                self._loop.call_soon_threadsafe(self._committed, taken)
+            except RuntimeError:  # the loop is closed: the process is ending
+                return
+
+    def tend(self, work: Callable[[], object]) -> None:
+        """Has the writer thread do something with the journal between commits, such as a purge."""
+        self._work.put(work)
+
+    def _tend(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except StoreError as error:
+            log.warning("tending the journal failed: %s", error)
+
+    def _committed(self, taken: list[int] | StoreError) -> None:
+        if isinstance(taken, StoreError):
+            self._hold(taken)
+            return
+        if self.held is not None:
+            log.warning("the journal works again")
+            self.held = None
+        self.commits += 1
+        self.rows_taken += len(taken)
+        turns, self._open, self._open_writes = self._open or [], None, None
+        if self._turns and self._writes:
+            self._begin()
+        for turn in turns:
+            self._perform(turn, taken)
+        if self._open is None:
+            for waiting in self._idle:
+                if not waiting.done():
+                    waiting.set_result(None)
+            self._idle.clear()
+
+    def _hold(self, error: StoreError) -> None:
+        if isinstance(error, StoreBroken):
+            self._on_broken(error)
+            return
+        self.held = error
+        if self._loop.time() - self._logged_at > LOG_EVERY_SECONDS:
+            self._logged_at = self._loop.time()
+            kind = "no space in" if isinstance(error, StoreFull) else "cannot reach"
+            log.error("%s the journal: new work is refused, what is accepted is held (%s)", kind, error)
+        self._loop.call_later(RETRY_SECONDS, self._again)
+
+    def _again(self) -> None:
+        if self._open_writes is not None:
+            self._work.put(self._open_writes)
+
+    async def drain(self) -> None:
+        """Waits until nothing is open."""
+        if self._open is not None:
+            waiting = self._loop.create_future()
+            self._idle.append(waiting)
+            await waiting
+
+    def stop(self) -> None:
+        """Ends the writer thread. What is open is finished first."""
+        self._work.put(None)
+        self._thread.join(timeout=10)

@@ -1,0 +1,350 @@
+"""The shards of a node: mail in, steps, one group commit, sends out.
+
+Everything here runs on the event loop and never suspends; only reads of the journal do, in their own thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from reach.core import effects as fx
+from reach.core.directory import UNRESOLVED, Directory, Selector
+from reach.core.events import Arrived, Joined, Joining, RowTaken
+from reach.core.model import Fault, PoolKey, Task, TaskKey
+from reach.core.policies import BALANCED, Policy
+from reach.core.pool import Pool, RowNumbers
+from reach.core.queue import WaitQueue
+from reach.core.restore import restore_instance, restore_pin, restore_task
+from reach.core.routing import Router
+from reach.core.rows import AttemptRow
+from reach.core.session import Pins
+from reach.core.stream import Reader
+from reach.runtime.clock import Clock
+from reach.runtime.committer import Committer
+from reach.runtime.past import Past
+from reach.runtime.shard import SHARDS, Shard
+from reach.store.base import Journal, Loaded, StoreError
+
+log = logging.getLogger(__name__)
+
+
+class Codec(Protocol):
+    """What the runtime needs to know of the contract: how a stored request becomes a task again."""
+
+    def task_of(self, tenant: str, spec: bytes) -> Task:
+        """The task of a request that was accepted once."""
+
+    def selector_of(self, spec: bytes) -> Selector:
+        """What the request named to choose a pool."""
+
+    def joining_of(self, registration: bytes, boot_id: str) -> Joining:
+        """The registration as it was taken."""
+
+    def same_content(self, one: bytes, other: bytes) -> bool:
+        """Whether two requests ask for the same (DLV-3)."""
+
+
+class Notes(Protocol):
+    """Who hears of what operators should know: counters, logs, alerts."""
+
+    def noted(self, note: fx.Noted) -> None:
+        """A retry, a dead letter, a change of health."""
+
+    def ended(self, task: Task) -> None:
+        """A task ended. Called for each task: must cost next to nothing."""
+
+    def began(self, task: Task) -> str:
+        """An attempt of a task whose trace is recorded is offered; returns the traceparent for the agent."""
+
+
+class Settings:
+    """Limits of the host, from the configuration."""
+
+    __slots__ = ("overcommit", "policy", "queue_bytes", "queue_limit", "session_ttl_ms")
+
+    def __init__(self) -> None:
+        self.queue_limit = 200_000
+        self.queue_bytes = 1 << 30
+        self.overcommit = 1.5
+        self.session_ttl_ms = 720_000
+        self.policy: Policy = BALANCED
+
+
+def shard_of(key: PoolKey) -> int:
+    """Which shard holds a pool: the same on every node."""
+    name = f"{key.tenant}\0{key.agent_type}\0{key.partition}".encode()
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "big") % SHARDS
+
+
+class Host:
+    """See the module."""
+
+    def __init__(self, journal: Journal, codec: Codec, notes: Notes, clock: Clock, settings: Settings,
+                 on_broken: Callable[[StoreError], None]) -> None:  # fmt: skip
+        self.clock = clock
+        self.codec = codec
+        self.notes = notes
+        self.settings = settings
+        self.directory = Directory()
+        self._pools: dict[PoolKey, Pool] = {}
+        self.locations: dict[TaskKey, Pool] = {}
+        """Where each task that is in memory is."""
+        self._loop = asyncio.get_running_loop()
+        self.shards: dict[int, Shard] = {}
+        self._ready: dict[int, Shard] = {}
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._rows = RowNumbers(1)
+        self._revision = 1
+        self.committer = Committer(journal, self.perform, on_broken)
+        self._journal = journal
+        self._reads = ThreadPoolExecutor(1, thread_name_prefix="journal-reads")
+        self.past = Past(self, journal, self._reads)
+        self._acts: dict[type, Callable[[Any], None]] = {
+            fx.Offer: self._offer,
+            fx.StopAttempt: lambda e: e.link.stop(e.tenant, e.task_id, e.attempt, e.reason),
+            fx.Acknowledge: self._acknowledge,
+            fx.RefuseItem: self._refuse_item,
+            fx.GrantEffect: self._grant,
+            fx.CreditAttempt: lambda e: e.link.credit(e.tenant, e.task_id, e.attempt, e.bytes),
+            fx.Welcome: lambda e: e.link.welcome(e),
+            fx.CloseLink: lambda e: e.link.close(e.fault),
+            fx.DrainLink: lambda e: e.link.drain(e.deadline_ms),
+            fx.Accepted: lambda e: e.reply.sink.accepted(e.reply, e.task, e.state, e.deduplicated),
+            fx.Refused: lambda e: refuse(e.reply, e.fault),
+            fx.Done: self._done,
+            fx.Events: lambda e: e.reader.sink.events(e.reader, e.task, e.events),
+            fx.Ended: self._ended,
+            fx.AskJournal: self.past.asked,
+            fx.Forget: self._forget,
+            fx.Noted: self._noted,
+            fx.Then: lambda e: e.act(),
+        }
+
+    # -- mail ---------------------------------------------------------------------------------------------------------
+
+    def post(self, pool: Pool, event: Any) -> None:
+        """Something happened to a pool. It is stepped at the end of this turn of the loop."""
+        shard = self.shards[pool.shard]
+        mail = shard.mail.get(pool.key)
+        if mail is None:
+            shard.mail[pool.key] = [event]
+            self._ready[shard.number] = shard
+            if not self._scheduled:
+                self._scheduled = True
+                self._loop.call_soon(self._step)
+        else:
+            mail.append(event)
+
+    def _step(self) -> None:
+        self._scheduled = False
+        ready, self._ready = self._ready, {}
+        turn = fx.Turn(self.clock.now_ms(), self.clock.wall_ms())
+        for shard in ready.values():
+            shard.step(turn)
+        self.committer.submit(turn)
+        for shard in ready.values():
+            self._arm(shard.next_wake_ms())
+
+    def _arm(self, due_ms: int | None) -> None:
+        """Keeps the one timer of the node at the earliest deadline of its shards."""
+        if due_ms is None or (self._timer is not None and self._timer_ms <= due_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        self._timer = self._loop.call_later(max(0, due_ms - self.clock.now_ms()) / 1000, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        if self.committer.held is not None:  # timers stand still while the store cannot keep what they decide
+            self._timer_ms = self.clock.now_ms() + 500
+            self._timer = self._loop.call_later(0.5, self._wake)
+            return
+        turn = fx.Turn(self.clock.now_ms(), self.clock.wall_ms())
+        for shard in self.shards.values():
+            shard.wake(turn)
+        self.committer.submit(turn)
+        for shard in self.shards.values():
+            self._arm(shard.next_wake_ms())
+
+    # -- sends --------------------------------------------------------------------------------------------------------
+
+    def perform(self, turn: fx.Turn, taken: list[int]) -> None:
+        """Sends what a turn asks for, once it is durable."""
+        acts = self._acts
+        if taken:
+            self._perform_without(turn, set(taken))
+            return
+        for send in turn.sends:
+            try:
+                acts[type(send)](send)
+            except Exception:
+                log.exception("a send failed: %s", type(send).__name__)
+
+    def _perform_without(self, turn: fx.Turn, taken: set[int]) -> None:
+        """As `perform`, but tasks whose id the journal has given to another are undone, and who asked is told."""
+        for send in turn.sends:
+            task: Task | None = getattr(send, "task", None)
+            if task is None or task.row not in taken:
+                self._acts[type(send)](send)
+            elif type(send) is fx.Accepted:
+                self.past.answer(send.reply, task.tenant, task.task_id, task.spec)
+                self.post(task.pool, RowTaken(task))
+
+    def _offer(self, offer: fx.Offer) -> None:
+        task, link = offer.task, offer.link
+        if task.attempt == offer.attempt and task.instance is offer.instance and offer.instance.link is link:
+            trace = self.notes.began(task) if task.trace else ""
+            if link is not None:
+                link.offer(task, offer.instance, trace)
+
+    def _acknowledge(self, effect: fx.Acknowledge) -> None:
+        if effect.link is not None:
+            effect.link.acknowledge(effect.tenant, effect.task_id, effect.attempt)
+
+    def _refuse_item(self, effect: fx.RefuseItem) -> None:
+        if effect.link is not None:
+            effect.link.refuse(effect.tenant, effect.task_id, effect.attempt, effect.fault)
+
+    def _grant(self, effect: fx.GrantEffect) -> None:
+        if effect.link is not None:
+            effect.link.grant(effect.tenant, effect.task_id, effect.attempt, effect.effect, effect.fault)
+
+    def _done(self, effect: fx.Done) -> None:
+        if effect.reply is not None:
+            effect.reply.done(effect.value)
+
+    def _ended(self, effect: fx.Ended) -> None:
+        for reader in effect.readers:
+            reader.sink.ended(reader, effect.task)
+        if effect.task.state is effect.outcome.state:
+            self.notes.ended(effect.task)
+
+    def _forget(self, effect: fx.Forget) -> None:
+        if self.locations.get(effect.task.key) is effect.task.pool:
+            del self.locations[effect.task.key]
+
+    def _noted(self, note: fx.Noted) -> None:
+        if note.kind == "removed" and note.instance is not None:
+            self.directory.remove(note.instance.pool_key, note.instance.instance_id)
+        self.notes.noted(note)
+
+    # -- pools --------------------------------------------------------------------------------------------------------
+
+    def pool(self, key: PoolKey) -> Pool:
+        """The pool of a key, made when it is first needed."""
+        pool = self._pools.get(key)
+        if pool is None:
+            number = shard_of(key)
+            shard = self.shards.setdefault(number, Shard(number))
+            settings = self.settings
+            pool = self._pools[key] = shard.pools[key] = Pool(
+                key,
+                number,
+                self._rows,
+                self.clock.seed(),
+                self.codec.same_content,
+                WaitQueue(settings.queue_limit, settings.queue_bytes),
+                Router(settings.policy, settings.overcommit),
+                Pins(settings.session_ttl_ms),
+            )
+        return pool
+
+    def pools(self) -> list[Pool]:
+        """All pools of this node."""
+        return list(self._pools.values())
+
+    def next_revision(self) -> int:
+        """Numbers the changes of the registry."""
+        self._revision += 1
+        return self._revision
+
+    def join(self, key: PoolKey, event: Joined) -> Pool:
+        """An instance registers or says hello; tasks that waited for one like it move to its pool."""
+        pool = self.pool(key)
+        self.directory.add(key, event.joining.instance_id, event.joining.profile)
+        self.post(pool, event)
+        waiting = {key.tenant, *event.joining.profile.allowed_tenants}
+        for tenant in waiting:
+            self._resolve_waiting(PoolKey(tenant, UNRESOLVED))
+        return pool
+
+    def _resolve_waiting(self, key: PoolKey) -> None:
+        pool = self._pools.get(key)
+        if pool is None:
+            return
+        for task in list(pool.queue):
+            found = self.directory.pools_of(task.tenant, self.codec.selector_of(task.spec))
+            if found:
+                target = self.pool(found[0])
+                pool.hand_over(task, target)
+                self.locations[task.key] = target
+                self.post(target, Arrived(task))
+
+    # -- loading ------------------------------------------------------------------------------------------------------
+
+    def restore(self, loaded: Loaded) -> int:
+        """Brings back what the journal holds; returns how many tasks go on."""
+        turn = fx.Turn(self.clock.now_ms(), self.clock.wall_ms())
+        self._rows = RowNumbers(loaded.next_row)
+        self._revision = loaded.next_revision
+        for agent in loaded.agents:
+            key = PoolKey(agent.tenant, agent.agent_type)
+            joining = self.codec.joining_of(agent.registration, agent.boot_id)
+            joining.instance_id = agent.instance_id
+            restore_instance(self.pool(key), agent, joining, turn)
+            self.directory.add(key, agent.instance_id, joining.profile)
+        for pin in loaded.pins:
+            restore_pin(self.pool(PoolKey(pin.pool_tenant, pin.agent_type)), pin, turn)
+        for stored in loaded.tasks:
+            row = stored.task
+            task = self.codec.task_of(row.tenant, row.spec)
+            task.row, task.accepted_wall_ms, task.reserved = row.row, row.accepted_wall_ms, stored.reserved
+            task.effect_granted, task.checkpoint = stored.effect_granted, stored.checkpoint
+            attempts = list(stored.attempts)
+            if row.attempt:
+                first = AttemptRow(row.row, row.shard, row.attempt, row.instance_id, row.agent_id, row.generation,
+                                   row.accepted_wall_ms, row.reserved)  # fmt: skip
+                attempts.insert(0, first)
+            key = PoolKey(row.pool_tenant, row.agent_type)
+            if row.agent_type == UNRESOLVED:
+                found = self.directory.pools_of(row.tenant, self.codec.selector_of(row.spec))
+                key = found[0] if found else key
+            pool = self.pool(key)
+            self.locations[task.key] = pool
+            restore_task(pool, task, attempts, stored.failures, turn)
+        self.committer.submit(turn)
+        for shard in self.shards.values():
+            self._arm(shard.next_wake_ms())
+        return len(loaded.tasks)
+
+    async def read(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Runs a read of the journal in its thread, after all that memory says now is durable."""
+        barrier = self._loop.create_future()
+        self.committer.submit(fx.then(lambda: None if barrier.done() else barrier.set_result(None)))
+        await barrier
+        return await self._loop.run_in_executor(self._reads, function, *arguments)
+
+    async def stop(self) -> None:
+        """Ends the writer and the timers. Links and callers must be gone by now."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.committer.held is None:
+            await self.committer.drain()
+        self.committer.stop()
+        self._reads.shutdown(wait=True)
+
+
+def refuse(reply: Any, fault: Fault) -> None:
+    """Tells whoever asked, in the way they listen."""
+    if isinstance(reply, Reader):
+        reply.sink.refused(reply, fault)
+    elif reply is not None:
+        reply.refused(fault)

@@ -1,0 +1,192 @@
+"""What is no longer in memory: answers from the journal, for callers and agents that ask late."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from reach.core.effects import AskJournal
+from reach.core.model import Fault, Outcome, PastAttempt, Task, TaskState
+from reach.core.stream import Gap, Interest, Kind, Reader
+from reach.errors import ErrorClass, Reason
+from reach.store.base import Journal, StoredTask, StoreError, TaskQuery
+
+if TYPE_CHECKING:
+    from reach.runtime.host import Host
+
+log = logging.getLogger(__name__)
+
+
+class Past:
+    """Reads of the journal, one thread, each answered on the loop."""
+
+    def __init__(self, host: Host, journal: Journal, reads: ThreadPoolExecutor) -> None:
+        self._host = host
+        self._journal = journal
+        self._reads = reads
+        self._open: set[asyncio.Future[StoredTask | None]] = set()
+
+    def _find(self, tenant: str, task_id: str, then: Any) -> None:
+        """Calls `then` with the stored task, None, or the error."""
+        loop = asyncio.get_running_loop()
+        reading = loop.run_in_executor(self._reads, self._journal.find, tenant, task_id)
+        self._open.add(reading)
+
+        def answer(done: asyncio.Future[StoredTask | None]) -> None:
+            self._open.discard(done)
+            if done.cancelled():
+                return
+            error = done.exception()
+            if error is None:
+                then(done.result())
+            elif isinstance(error, StoreError):
+                then(
+                    Fault(ErrorClass.UNAVAILABLE, Reason.STORE_UNAVAILABLE, "the store cannot be read now", None, 1_000)
+                )
+            else:
+                log.error("reading the journal failed", exc_info=error)
+                then(Fault(ErrorClass.INTERNAL, Reason.INTERNAL_FAULT, "reading the store failed"))
+
+        reading.add_done_callback(answer)
+
+    def find(self, tenant: str, task_id: str) -> StoredTask | None:
+        """One stored task. Blocks: to be called through `Host.read`."""
+        return self._journal.find(tenant, task_id)
+
+    def list_tasks(self, query: TaskQuery) -> list[StoredTask]:
+        """Stored tasks by filter. Blocks: to be called through `Host.read`."""
+        return self._journal.list_tasks(query)
+
+    def asked(self, question: AskJournal) -> None:
+        """An agent speaks of an attempt, or a caller of a task, that is not in memory."""
+        if isinstance(question.reply, Reader):
+            self.answer(question.reply, question.tenant, question.task_id, None)
+        elif question.attempt == 0:
+            self._find(question.tenant, question.task_id, lambda found: self._tell_caller(question, found))
+        else:
+            self._find(question.tenant, question.task_id, lambda found: self._tell_agent(question, found))
+
+    def _tell_caller(self, question: AskJournal, found: StoredTask | Fault | None) -> None:
+        if isinstance(found, Fault):
+            question.reply.refused(found)
+        elif found is None or found.outcome is None:
+            question.reply.refused(not_found(question.task_id))
+        else:
+            question.reply.done(self.task_of(found))
+
+    def _tell_agent(self, question: AskJournal, found: StoredTask | Fault | None) -> None:
+        """What ended is acknowledged again; what nobody knows is to be stopped."""
+        link = question.reply if question.reply is not None else question.link
+        if link is None or isinstance(found, Fault):
+            return  # the agent asks again
+        if found is not None and found.outcome is not None:
+            link.acknowledge(question.tenant, question.task_id, question.attempt)
+            return
+        message = f"attempt {question.attempt} of task {question.task_id!r} is not known here: stop working on it"
+        fault = Fault(ErrorClass.INVALID_REQUEST, Reason.UNKNOWN_ATTEMPT, message)
+        link.refuse(question.tenant, question.task_id, question.attempt, fault)
+
+    def answer(self, reader: Reader, tenant: str, task_id: str, spec: bytes | None) -> None:
+        """Answers a reader from what is stored.
+
+        Args:
+            reader: Who wants to know.
+            tenant: Of the task.
+            task_id: The task.
+            spec: The request, if the reader submitted it: it must ask for the same; None if it only wants to read.
+        """
+        self._find(tenant, task_id, lambda found: self._tell_reader(reader, task_id, spec, found))
+
+    def _tell_reader(self, reader: Reader, task_id: str, spec: bytes | None, found: StoredTask | Fault | None) -> None:
+        sink = reader.sink
+        if isinstance(found, Fault):
+            sink.refused(reader, found)
+        elif found is None:
+            sink.refused(reader, not_found(task_id))
+        elif spec is not None and not self._host.codec.same_content(found.task.spec, spec):
+            message = f"task id {task_id!r} is taken by a task with other content"
+            fault = Fault(ErrorClass.INVALID_REQUEST, Reason.TASK_ID_REUSED, message, {"task_id": task_id})
+            sink.refused(reader, fault)
+        elif found.outcome is None:
+            message = f"task {task_id!r} is just now changing hands"
+            sink.refused(reader, Fault(ErrorClass.UNAVAILABLE, Reason.OWNER_UNAVAILABLE, message, None, 200))
+        else:
+            self._tell_ended(reader, self.task_of(found), spec is not None)
+
+    def _tell_ended(self, reader: Reader, task: Task, submitted: bool) -> None:
+        sink, outcome = reader.sink, task.outcome
+        assert outcome is not None
+        reader.task = task
+        if submitted:
+            sink.accepted(reader, task, task.state, True)
+        if reader.interest == Interest.OUTCOME:
+            sink.ended(reader, task)
+        elif reader.interest == Interest.EVENTS and reader.after > outcome.sequence:
+            message = f"task {task.task_id!r} has no event {reader.after}; its last is {outcome.sequence}"
+            sink.refused(reader, Fault(ErrorClass.INVALID_REQUEST, Reason.SEQUENCE_OUT_OF_RANGE, message))
+        elif reader.interest == Interest.EVENTS and reader.after < outcome.sequence:
+            sink.events(reader, task, _last_events(reader.after, outcome))
+            reader.after = outcome.sequence
+
+    def task_of(self, stored: StoredTask) -> Task:
+        """A stored task as an object of its own, for answers."""
+        row = stored.task
+        task = self._host.codec.task_of(row.tenant, row.spec)
+        task.row, task.accepted_wall_ms = row.row, row.accepted_wall_ms
+        task.attempt = max([row.attempt, *(attempt.number for attempt in stored.attempts)])
+        begun = {row.attempt: (row.instance_id, row.agent_id, row.generation, row.accepted_wall_ms)}
+        for attempt in stored.attempts:
+            begun[attempt.number] = (attempt.instance_id, attempt.agent_id, attempt.generation, attempt.offered_wall_ms)
+        faults = {failure.number: failure for failure in stored.failures}
+        task.history = []
+        for number, (instance_id, agent_id, generation, offered) in sorted(begun.items()):
+            failure = faults.get(number)
+            fault, ended = None, 0
+            if failure is not None:
+                fault = Fault(ErrorClass(failure.error_class), Reason(failure.reason), failure.message)
+                ended = failure.ended_wall_ms
+            elif stored.outcome is not None:
+                ended = stored.outcome.ended_wall_ms
+            if number:
+                task.history.append(PastAttempt(number, instance_id, agent_id, generation, offered, ended, fault))
+        if stored.outcome is not None:
+            task.outcome = outcome_of(stored)
+            task.state = task.outcome.state
+            task.instance_id = task.outcome.instance_id
+            task.sequence = task.outcome.sequence
+            task.transfers = task.outcome.transfers
+        return task
+
+
+def outcome_of(stored: StoredTask) -> Outcome:
+    """The outcome as it was told first."""
+    row = stored.outcome
+    assert row is not None
+    fault = None
+    if row.reason:
+        fault = Fault(ErrorClass(row.error_class), Reason(row.reason), row.message, row.metadata)
+    outcome = Outcome(TaskState(row.state), row.content, row.media_type, fault, row.extra)
+    outcome.agent_id, outcome.instance_id = row.agent_id, row.instance_id
+    outcome.attempts, outcome.transfers = row.attempts, row.transfers
+    outcome.queued_ms, outcome.ran_ms = row.queued_ms, row.ran_ms
+    outcome.sequence, outcome.ended_wall_ms = row.sequence, row.ended_wall_ms
+    return outcome
+
+
+def _last_events(after: int, outcome: Outcome) -> list[tuple[int, int, int, int, Any]]:
+    """The final event, and a gap for what came before it and is no longer held."""
+    events: list[tuple[int, int, int, int, Any]] = []
+    last = outcome.sequence - 1
+    if after < last:
+        gap = Gap(after + 1, last, [])
+        events.append((last, outcome.attempts, outcome.ended_wall_ms, Kind.GAP, gap))
+    events.append((outcome.sequence, outcome.attempts, outcome.ended_wall_ms, Kind.COMPLETE, outcome))
+    return events
+
+
+def not_found(task_id: str) -> Fault:
+    """The answer for a task that is not there, or is another tenant's: one and the same."""
+    message = f"there is no task {task_id!r}"
+    return Fault(ErrorClass.INVALID_REQUEST, Reason.TASK_NOT_FOUND, message, {"task_id": task_id})

@@ -1,0 +1,211 @@
+"""The one door. Every face (gRPC, HTTP, A2A, MCP) converts and calls here; nothing else reaches the shards.
+
+Calls that are hot return at once and are answered through a `Sink`, a link or a `Reply`. Calls that read suspend.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reach.core import events as ev
+from reach.core.directory import UNRESOLVED, Selector
+from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey, Task
+from reach.core.pool import Pool
+from reach.core.stream import Reader
+from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
+from reach.runtime.host import Host
+from reach.store.base import StoredTask, StoreFull, TaskQuery
+
+
+class Reach:
+    """What a node can do for agents and callers. All arguments are checked already but for meaning."""
+
+    def __init__(self, host: Host, node_id: str, *, strict: bool = False) -> None:
+        self.host = host
+        self.node_id = node_id
+        self.strict = strict
+        self.stopping = False
+        """No new work is taken; what is accepted goes on."""
+        self.started_ms = host.clock.now_ms()
+
+    # -- callers ------------------------------------------------------------------------------------------------------
+
+    def submit(self, task: Task, selector: Selector, reader: Reader) -> None:
+        """Takes a task. The sink of `reader` hears `accepted` or `refused`, then what its interest says."""
+        host = self.host
+        key = task.key
+        pool = host.locations.get(key)
+        if pool is None:
+            try:
+                pool = self._admit(task, selector)
+            except ReachError as error:
+                reader.sink.refused(reader, fault_of(error))
+                return
+            host.locations[key] = pool
+        host.post(pool, ev.Submitted(task, reader))
+
+    def _admit(self, task: Task, selector: Selector) -> Pool:
+        if self.stopping:
+            message = "the server is shutting down"
+            raise Unavailable(message, Reason.SHUTTING_DOWN, retry_after_ms=1_000)
+        self._check_store(task.volatile)
+        return self.host.pool(self.level_1(task, selector))
+
+    def _check_store(self, volatile: bool) -> None:
+        held = self.host.committer.held
+        if held is None or volatile:
+            return
+        if isinstance(held, StoreFull):
+            message = "the store has no space: free some, and intake resumes by itself"
+            raise ResourceExhausted(message, Reason.STORE_FULL, retry_after_ms=2_000)
+        raise Unavailable("the store cannot be reached", Reason.STORE_UNAVAILABLE, retry_after_ms=2_000)
+
+    def level_1(self, task: Task, selector: Selector) -> PoolKey:
+        """Which pool takes a task: of several the one with most free instances (RTE-15)."""
+        host, tenant = self.host, task.tenant
+        found = host.directory.pools_of(tenant, selector)
+        if not found:
+            if self.strict:
+                message = "no registered agent matches the selector"
+                raise InvalidRequest(message, Reason.NO_MATCHING_AGENT)
+            return PoolKey(tenant, selector.agent_type or UNRESOLVED)
+        key = found[0]
+        if len(found) > 1:
+            pools = [host.pool(one) for one in found]
+            best = max(pools, key=lambda pool: (pool.router.free_count(task.requirement), -len(pool.queue)))
+            key = best.key
+        if key.tenant != tenant:
+            task.requirement = task.requirement._replace(tenant=tenant)
+        return key
+
+    def cancel(self, tenant: str, task_id: str, reason: str, reply: Any) -> None:
+        """Cancels a task; `reply.done` gets the task as it ended."""
+        pool = self.host.locations.get((tenant, task_id)) or self._anywhere(tenant)
+        self.host.post(pool, ev.Cancelled(tenant, task_id, reason, reply))
+
+    def subscribe(self, tenant: str, task_id: str, reader: Reader) -> None:
+        """Reads a task from the position that the reader has."""
+        pool = self.host.locations.get((tenant, task_id))
+        if pool is None:
+            self.host.past.answer(reader, tenant, task_id, None)
+        else:
+            self.host.post(pool, ev.Subscribed(tenant, task_id, reader))
+
+    def unsubscribe(self, reader: Reader) -> None:
+        """Lets a reader go."""
+        if reader.task is not None and reader.task.pool is not None:
+            self.host.post(reader.task.pool, ev.Unsubscribed(reader))
+
+    def credit(self, reader: Reader, count: int) -> None:
+        """A reader can take `count` more bytes."""
+        if reader.task is not None and reader.task.pool is not None:
+            self.host.post(reader.task.pool, ev.Credited(reader, count))
+
+    def _anywhere(self, tenant: str) -> Pool:
+        return self.host.pool(PoolKey(tenant, UNRESOLVED))
+
+    async def get_task(self, tenant: str, task_id: str) -> Task | None:
+        """One task, from memory or from the journal."""
+        found = await self.host.read(self.host.past.find, tenant, task_id)
+        pool = self.host.locations.get((tenant, task_id))
+        if pool is not None:
+            task = pool.tasks.get((tenant, task_id))
+            if task is not None:
+                return task
+        return self.host.past.task_of(found) if found is not None else None
+
+    async def list_tasks(self, query: TaskQuery) -> list[Task]:
+        """Tasks of the journal, latest first; open ones as they stand now."""
+        stored: list[StoredTask] = await self.host.read(self.host.past.list_tasks, query)
+        tasks = []
+        for one in stored:
+            key = (one.task.tenant, one.task.task_id)
+            pool = self.host.locations.get(key)
+            live = pool.tasks.get(key) if pool is not None else None
+            tasks.append(live if live is not None else self.host.past.task_of(one))
+        return tasks
+
+    def preview(self, task: Task, selector: Selector) -> tuple[Pool, list[Any], dict[str, int], Instance | None, int]:
+        """Where a task would go, by the code that would send it: pool, candidates, drop counts, choice, seed."""
+        pool = self.host.pool(self.level_1(task, selector))
+        now = self.host.clock.now_ms()
+        rows, dropped = pool.router.explain(task.requirement, (), pool.fleet.baseline_ms, now)
+        seed = pool.seed
+        verdict = pool.router.pick(task.requirement, (), task.cost, seed)
+        return pool, rows, dropped, verdict.chosen, seed
+
+    # -- agents -------------------------------------------------------------------------------------------------------
+
+    def register(self, tenant: str, agent_type: str, joining: ev.Joining, reply: Any) -> None:
+        """Registers an instance without a link; `reply.done` gets the instance."""
+        self._check_type(tenant, joining.instance_id, agent_type)
+        event = ev.Joined(joining, self.host.next_revision(), reply=reply)
+        self.host.join(PoolKey(tenant, agent_type), event)
+
+    def hello(self, tenant: str, agent_type: str, joining: ev.Joining, link: Any,
+              running: list[tuple[str, str, int, int]], status: dict[str, Any]) -> Pool:  # fmt: skip
+        """Opens a link; `link.welcome` hears when it is open."""
+        self._check_type(tenant, joining.instance_id, agent_type)
+        event = ev.Joined(joining, self.host.next_revision(), link, running, status)
+        return self.host.join(PoolKey(tenant, agent_type), event)
+
+    def _check_type(self, tenant: str, instance_id: str, agent_type: str) -> None:
+        if self.stopping:
+            raise Unavailable("the server is shutting down", Reason.SHUTTING_DOWN, retry_after_ms=1_000)
+        known = self.host.directory.where(tenant, instance_id)
+        if known is not None and known.agent_type != agent_type:
+            message = f"instance {instance_id!r} is registered with type {known.agent_type!r}: deregister it first"
+            raise InvalidRequest(message, Reason.INVALID_FIELD)
+        held = self.host.committer.held
+        if held is not None and known is None:
+            self._check_store(False)
+
+    def instance(self, tenant: str, instance_id: str, boot_id: str = "") -> tuple[Pool, Instance]:
+        """An instance that the tenant owns.
+
+        Raises:
+            InvalidRequest: AGENT_NOT_FOUND, or STALE_GENERATION if `boot_id` is another than the current one.
+        """
+        key = self.host.directory.where(tenant, instance_id)
+        pool = self.host.pool(key) if key is not None else None
+        instance = pool.instances.get(instance_id) if pool is not None else None
+        if pool is None or instance is None:
+            message = f"there is no instance {instance_id!r}: register it"
+            raise InvalidRequest(message, Reason.AGENT_NOT_FOUND, instance_id=instance_id)
+        if boot_id and boot_id != instance.boot_id:
+            message = f"boot_id {boot_id!r} of instance {instance_id!r} is not the current one"
+            raise InvalidRequest(message, Reason.STALE_GENERATION, instance_id=instance_id)
+        return pool, instance
+
+    def post(self, pool: Pool, event: Any) -> None:
+        """Something an agent said."""
+        self.host.post(pool, event)
+
+    def instances(self, tenant: str) -> list[tuple[Pool, Instance]]:
+        """All instances that the tenant owns, by id."""
+        rows = [
+            (pool, one) for pool in self.host.pools() if pool.key.tenant == tenant for one in pool.instances.values()
+        ]
+        return sorted(rows, key=lambda row: row[1].instance_id)
+
+    # -- operators ----------------------------------------------------------------------------------------------------
+
+    def open_tasks(self, tenant: str) -> int:
+        """Tasks of a tenant that have not ended."""
+        return sum(
+            1
+            for pool in self.host.pools()
+            for task in pool.tasks.values()
+            if task.tenant == tenant and task.state < FIRST_TERMINAL
+        )
+
+
+def fault_of(error: ReachError) -> Fault:
+    """An error as data."""
+    metadata = dict(error.metadata) or None
+    return Fault(error.error_class, error.reason, error.message, metadata, error.retry_after_ms)
+
+
+def not_built(what: str) -> Internal:
+    """The answer for a part of the contract that a later version brings."""
+    return Internal(f"{what} is not built yet", Reason.NOT_IMPLEMENTED)

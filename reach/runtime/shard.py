@@ -1,0 +1,40 @@
+"""One shard: a mailbox in front of its pools. Events gather during a turn of the loop and are stepped together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reach.core.effects import Turn
+from reach.core.model import PoolKey
+from reach.core.pool import Pool
+
+SHARDS = 64
+
+
+class Shard:
+    """The pools of one shard, and what has happened to them since the last step."""
+
+    __slots__ = ("mail", "number", "pools")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.pools: dict[PoolKey, Pool] = {}
+        self.mail: dict[PoolKey, list[Any]] = {}
+
+    def step(self, turn: Turn) -> None:
+        """Steps each pool that has mail or whose timers are due."""
+        mail, self.mail = self.mail, {}
+        for key, events in mail.items():
+            self.pools[key].step(events, turn)
+
+    def wake(self, turn: Turn) -> None:
+        """Steps each pool whose timers are due."""
+        for pool in self.pools.values():
+            due = pool.next_wake_ms()
+            if due is not None and due <= turn.now_ms:
+                pool.step((), turn)
+
+    def next_wake_ms(self) -> int | None:
+        """When the next timer of any pool is due."""
+        times = [due for pool in self.pools.values() if (due := pool.next_wake_ms()) is not None]
+        return min(times, default=None)

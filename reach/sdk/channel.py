@@ -1,0 +1,146 @@
+"""Where the server is and how to speak to it: address, key, TLS, channel options, and the guard against fork."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+DEFAULT_ADDRESS: Final = "127.0.0.1:8900"
+PROTOCOL_VERSION: Final = "1"
+
+_MIB: Final = 1 << 20
+_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    # All three are needed: without ping_timeout_ms a frozen peer was noticed after 60 s (docs: FACTS, gRPC 1).
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # We wait between tries ourselves; the channel must not sit out a longer wait of its own behind our back.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # in truth the time a connection attempt may take
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    # What we send is checked by item against the limit that the server states. What the server sends is bounded by
+    # that limit too, which may be set higher than the default; this bound only keeps a broken peer from our memory.
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", 64 * _MIB + _MIB // 4),
+    # A connection of its own for each client and agent: one that does not read must not stop another (case A13).
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+_forks = 0
+_used = False
+
+
+def _after_fork_in_child() -> None:
+    global _forks  # noqa: PLW0603
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class ForkGuard:
+    """Notices that the process was forked since this was made (case A7): what gRPC and a loop hold does not survive
+    that, and using it would hang."""
+
+    __slots__ = ("_forks",)
+
+    def __init__(self) -> None:
+        self._forks = _forks
+
+    def check(self, what: str) -> None:
+        """Raises RuntimeError in a child of the process that made this, or made gRPC connections before forking."""
+        if self._forks != _forks:
+            raise RuntimeError(
+                f"this {what} was made before the process forked and cannot be used in the child; make a new one in the"
+                " child, and let the parent not use Agent-Reach before it forks (or start children with 'spawn')"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files for TLS, as PEM.
+
+    Attributes:
+        ca: The authorities to trust; None: those of the system.
+        cert: Our certificate, for servers that ask for one (mTLS).
+        key: Its private key.
+    """
+
+    ca: str | os.PathLike[str] | None = None
+    cert: str | os.PathLike[str] | None = None
+    key: str | os.PathLike[str] | None = None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Reads the files. Raises OSError if one cannot be read, ValueError if only one of cert and key is given."""
+        if (self.cert is None) is not (self.key is None):
+            raise ValueError("tls needs cert and key together")
+        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
+
+
+TlsLike = Tls | bool | str | os.PathLike[str] | None
+"""A `Tls`; the path of a CA file; True for the authorities of the system; None or False for no TLS."""
+
+
+class Target:
+    """One server: makes channels and the metadata of calls."""
+
+    __slots__ = ("_credentials", "address", "metadata")
+
+    def __init__(self, addr: str | None, api_key: str | None, tls: TlsLike) -> None:
+        address = addr if addr is not None else os.environ.get("AGENT_REACH_ADDR", "")
+        self.address = address.strip() or DEFAULT_ADDRESS
+        key = api_key if api_key is not None else os.environ.get("AGENT_REACH_API_KEY", "")
+        self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {key}"),) if key else ()
+        self._credentials = _credentials(tls)
+
+    @staticmethod
+    def check_unforked() -> None:
+        """Raises RuntimeError in a child of a process that used gRPC before it forked."""
+        _check_unforked()
+
+    def aio_channel(self) -> grpc.aio.Channel:
+        """A channel for the running loop."""
+        _check_unforked()
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self.address, options=_OPTIONS)
+        return grpc.aio.secure_channel(self.address, self._credentials, options=_OPTIONS)
+
+    def channel(self) -> grpc.Channel:
+        """A channel for a thread."""
+        _check_unforked()
+        if self._credentials is None:
+            return grpc.insecure_channel(self.address, options=_OPTIONS)
+        return grpc.secure_channel(self.address, self._credentials, options=_OPTIONS)
+
+
+def _check_unforked() -> None:
+    global _used, _first
+    if not _used:
+        _used, _first = True, _forks
+    elif _first != _forks:
+        raise RuntimeError(
+            "this process was forked from one that already used Agent-Reach, and gRPC does not survive that; let the"
+            " parent not use it before it forks, or start children with 'spawn'"
+        )
+
+
+_first = 0
+
+
+def _credentials(tls: Any) -> grpc.ChannelCredentials | None:
+    if tls is None or tls is False:
+        return None
+    if tls is True:
+        return Tls().credentials()
+    return (tls if isinstance(tls, Tls) else Tls(ca=tls)).credentials()
+
+
+def _read(path: str | os.PathLike[str] | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()

@@ -1,0 +1,392 @@
+"""Callers: give tasks to agents and get their answers.
+
+>>> async with Client() as client:
+...     result = await client.send("task.process", "some text", agent_type="summarizer")
+...     print(result.text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any, Final, Self, TypeVar, Unpack
+
+import grpc
+
+from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc
+from reach.core.model import TaskState
+from reach.errors import InvalidRequest, ReachError, Reason, Unavailable
+from reach.sdk.answers import Event, Result, TaskInfo, TextPiece
+from reach.sdk.channel import ForkGuard, Target, TlsLike
+from reach.sdk.dispatch import MOST_UNSENT, Line
+from reach.sdk.entries import (
+    ACCEPTANCE,
+    EVENTS,
+    OUTCOME,
+    AcceptanceEntry,
+    CancelEntry,
+    Entry,
+    EventsEntry,
+    OutcomeEntry,
+)
+from reach.sdk.payloads import Fields, checked_size
+from reach.sdk.specs import TaskOptions, spec_fields
+from reach.wire.status import error_from_rpc
+
+E = TypeVar("E", bound=Entry)
+
+ITEM_MARGIN: Final = 252 << 10
+"""Bytes that a task may have beside a payload of the largest size, so that it fits the server's largest message."""
+UNARY_TIMEOUT_S: Final = 10.0
+
+
+class TaskHandle:
+    """A task that was accepted."""
+
+    __slots__ = ("_client", "deduplicated", "state", "task_id", "warnings")
+
+    def __init__(self, client: Client, answer: dispatch_pb2.SubmitAcknowledgement) -> None:
+        self._client = client
+        self.task_id = answer.task_id
+        self.state = TaskState(answer.state)
+        """Where it stood when it was accepted."""
+        self.deduplicated = answer.deduplicated
+        """An earlier call brought it; its first answer comes again."""
+        self.warnings = tuple(answer.warnings)
+
+    def __repr__(self) -> str:
+        return f"TaskHandle({self.task_id!r}, {self.state.name})"
+
+    async def result(self, timeout: float | None = None) -> Result:
+        """Waits until it ends. Raises Timeout; the task goes on then."""
+        return await self._client.wait_for_result(self.task_id, timeout)
+
+    async def cancel(self, reason: str = "") -> TaskState:
+        """Cancels it."""
+        return await self._client.cancel(self.task_id, reason)
+
+
+class Client:
+    """A caller. All its tasks share one stream, which opens with the first and comes back by itself when it breaks.
+
+    Args:
+        addr: `host:port`; None: the environment's AGENT_REACH_ADDR, else 127.0.0.1:8900.
+        api_key: None: the environment's AGENT_REACH_API_KEY.
+        tls: A `Tls`, the path of a CA file, or True for the authorities of the system.
+        app_id: The application, for sessions that are given as (user, conversation).
+        source: What asks, for people: the `source` of all tasks that name none.
+        connect_timeout: Seconds to wait for a server that was never reached, for calls without a timeout.
+        reconnect_timeout: The same for a server that is lost; None: for ever.
+    """
+
+    def __init__(
+        self,
+        addr: str | None = None,
+        *,
+        api_key: str | None = None,
+        tls: TlsLike = None,
+        app_id: str = "",
+        source: str = "",
+        connect_timeout: float = 10.0,
+        reconnect_timeout: float | None = 60.0,
+    ) -> None:
+        self._target = Target(addr, api_key, tls)
+        self._app_id = app_id
+        self._source = source
+        self._connect_timeout = connect_timeout
+        self._reconnect_timeout = reconnect_timeout
+        self._fork = ForkGuard()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._line: Line | None = None
+        self._runner: asyncio.Task[None] | None = None
+        self._channel: grpc.aio.Channel | None = None
+
+    @property
+    def address(self) -> str:
+        """The server."""
+        return self._target.address
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the stream. What waits gets Unavailable; tasks that were accepted go on."""
+        line, runner, channel = self._line, self._runner, self._channel
+        self._line = self._runner = self._channel = self._loop = None
+        if runner is not None:
+            runner.cancel()
+            await asyncio.wait({runner})
+        if line is not None:
+            line.fail_all(Unavailable("the client was closed", Reason.OWNER_UNAVAILABLE))
+        if channel is not None:
+            await channel.close()
+
+    async def send(
+        self,
+        method: str = "",
+        payload: Any = None,
+        *,
+        timeout: float | None = None,
+        cancel_on_timeout: bool = False,
+        **options: Unpack[TaskOptions],
+    ) -> Result:
+        """Gives a task and waits for its result. A task that fails is a result too: look at `ok` and `error`.
+
+        Raises the refusal, if the task is not accepted; Timeout (WAIT_EXPIRED) after `timeout` seconds: the task goes
+        on unless `cancel_on_timeout`. `TaskOptions` lists the options.
+
+            >>> result = await client.send("task.process", {"text": "…"}, capability="summarization", timeout=30)
+        """
+        line = self._ready_line()
+        entry = self._submit(line, OutcomeEntry, OUTCOME, method, payload, options)
+        try:
+            if line.outbox.size > MOST_UNSENT:
+                await line.room()
+            if timeout is None:
+                result: Result = await entry.future
+            else:
+                result = await self._wait(line, entry, timeout, cancel_on_timeout)
+        except BaseException:
+            line.forget(entry)
+            raise
+        return result
+
+    async def call(
+        self,
+        method: str = "",
+        payload: Any = None,
+        *,
+        timeout: float | None = None,
+        cancel_on_timeout: bool = False,
+        **options: Unpack[TaskOptions],
+    ) -> Any:
+        """`send`, for those who want the output: text as str, JSON parsed, else bytes, None if there is none. Raises
+        the error of a task that did not succeed.
+
+            >>> total = await client.call("sum", [1, 2, 3], agent_id="calculator")
+        """
+        result = await self.send(method, payload, timeout=timeout, cancel_on_timeout=cancel_on_timeout, **options)
+        if (error := result.error) is not None:
+            raise error
+        return result.value
+
+    async def submit(
+        self, method: str = "", payload: Any = None, *, timeout: float | None = None, **options: Unpack[TaskOptions]
+    ) -> TaskHandle:
+        """Gives a task and returns when it is accepted. Raises the refusal, or Timeout.
+
+        >>> handle = await client.submit("task.process", text, agent_type="summarizer")
+        >>> result = await handle.result()
+        """
+        line = self._ready_line()
+        entry = self._submit(line, AcceptanceEntry, ACCEPTANCE, method, payload, options)
+        try:
+            return TaskHandle(self, await self._wait(line, entry, timeout))
+        except BaseException:
+            line.forget(entry)
+            raise
+
+    async def stream(
+        self,
+        method: str = "",
+        payload: Any = None,
+        *,
+        timeout: float | None = None,
+        cancel_on_exit: bool = False,
+        **options: Unpack[TaskOptions],
+    ) -> AsyncGenerator[Event, None]:
+        """Gives a task and yields its events as they come; the last is `complete`, whether the task succeeded or not.
+
+        After a broken connection it goes on where it was: no event is missing, none comes twice. Leaving the loop early
+        leaves the task alone, unless `cancel_on_exit`. Raises as `send`.
+
+            >>> async for event in client.stream("task.process", text, agent_type="summarizer"):
+            ...     if event.kind == "delta":
+            ...         print(event.text, end="")
+        """
+        line = self._ready_line()
+        entry = self._submit(line, EventsEntry, EVENTS, method, payload, options)
+        async with aclosing(self._events(line, entry, timeout, cancel_on_exit)) as events:
+            async for event in events:
+                yield event
+
+    async def follow(
+        self, task_id: str, *, after_sequence: int = 0, timeout: float | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """The events of a task that exists, from a position on. As `stream`."""
+        line = self._ready_line()
+        reference = line.new_reference()
+        entry = EventsEntry(reference, task_id, b"", line.new_future(), after_sequence)
+        line.add(entry)
+        async with aclosing(self._events(line, entry, timeout, cancel_on_exit=False)) as events:
+            async for event in events:
+                yield event
+
+    async def stream_text(
+        self,
+        method: str = "",
+        payload: Any = None,
+        *,
+        timeout: float | None = None,
+        cancel_on_exit: bool = False,
+        **options: Unpack[TaskOptions],
+    ) -> AsyncGenerator[TextPiece, None]:
+        """Gives a task and yields the text of its answer, piece by piece. Raises the error of a task that fails.
+
+        What was yielded cannot be taken back. So when the text begins again (another attempt, or a channel that is
+        replaced, or pieces that were skipped because we read too slowly), the next piece has `restarts` set: all
+        before it is void. An agent that does not stream gives one piece.
+
+            >>> async for piece in client.stream_text("task.process", text, agent_type="summarizer"):
+            ...     shown = str(piece) if piece.restarts else shown + piece
+        """
+        events = self.stream(method, payload, timeout=timeout, cancel_on_exit=cancel_on_exit, **options)
+        told = void = False
+        async with aclosing(events) as items:
+            async for event in items:
+                text, restarts = "", False
+                if event.kind == "attempt_reset":
+                    void = told
+                elif event.kind == "delta" and not event.channel:
+                    text, restarts = event.text, event.mode == "replace" and told
+                elif event.kind == "gap" and "" in event.snapshot:
+                    text, restarts = event.snapshot[""], told
+                elif event.result is not None:
+                    if (error := event.result.error) is not None:
+                        raise error
+                    if not told or void:
+                        text = event.result.text
+                if text or restarts:
+                    yield TextPiece(text, restarts or void)
+                    told, void = True, False
+
+    async def wait_for_result(self, task_id: str, timeout: float | None = None) -> Result:
+        """Waits until a task ends, whoever gave it. Raises InvalidRequest (TASK_NOT_FOUND), or Timeout: the task goes
+        on then."""
+        line = self._ready_line()
+        entry = OutcomeEntry(line.new_reference(), task_id, b"", line.new_future())
+        line.add(entry)
+        try:
+            result: Result = await self._wait(line, entry, timeout)
+        except BaseException:
+            line.forget(entry)
+            raise
+        return result
+
+    async def cancel(self, task_id: str, reason: str = "", *, timeout: float | None = None) -> TaskState:
+        """Cancels a task and its children, and returns the state it ended in: it may have ended before. Raises
+        InvalidRequest (TASK_NOT_FOUND)."""
+        line = self._ready_line()
+        reference = line.new_reference()
+        items: Fields = {"cancels": [{"reference": reference, "task_id": task_id, "reason": reason}]}
+        item = dispatch_pb2.DispatchStreamRequest(**items).SerializeToString()
+        entry = CancelEntry(reference, task_id, item, line.new_future())
+        line.add(entry)
+        try:
+            state: TaskState = await self._wait(line, entry, timeout)
+        finally:
+            line.remove(entry)
+        return state
+
+    async def get_task(self, task_id: str, *, timeout: float = UNARY_TIMEOUT_S = 252 << 10
+"""Bytes that a task may have beside a payload of the largest size, so that it fits the server's largest message."""
+UNARY_TIMEOUT_S) -> TaskInfo:
+        """A task as the server sees it now. Raises InvalidRequest (TASK_NOT_FOUND)."""
+        self._ready_line()
+        if self._channel is None:
+            self._channel = self._target.aio_channel()
+        stub = dispatch_pb2_grpc.DispatchServiceStub(self._channel)
+        end = asyncio.get_running_loop().time() + timeout
+        request = dispatch_pb2.GetTaskRequest(task_id=task_id)
+        while True:
+            left = end - asyncio.get_running_loop().time()
+            call = stub.GetTask(request, timeout=max(left, 0.001), metadata=self._target.metadata)
+            try:
+                return TaskInfo((await call).task)
+            except grpc.aio.AioRpcError as failure:
+                error = error_from_rpc(failure)
+                delay = random.uniform(0.05, 0.5)
+                if not isinstance(error, Unavailable) or left <= delay:
+                    raise error from None
+                await asyncio.sleep(delay)
+            finally:
+                call.cancel()
+
+    def _ready_line(self) -> Line:
+        """The stream, opened if it is not. Raises RuntimeError in a forked child and on another loop."""
+        self._fork.check("Client")
+        runner = self._runner
+        if runner is not None and not runner.done() and self._line is not None:
+            if self._loop is asyncio.get_running_loop():
+                return self._line
+            raise RuntimeError("this Client is in use on another loop; each loop needs its own (or use SyncClient)")
+        self._target.check_unforked()
+        self._loop = asyncio.get_running_loop()
+        self._line = line = Line(self._target, self._connect_timeout, self._reconnect_timeout)
+        self._runner = self._loop.create_task(line.connection.run(), name="reach-sdk-client")
+        self._runner.add_done_callback(lambda done: _ended(done, line))
+        return line
+
+    def _submit(
+        self, line: Line, kind: Callable[..., E], interest: int, method: str, payload: Any, options: TaskOptions
+    ) -> E:
+        session = options.get("session")
+        if self._app_id and isinstance(session, tuple) and len(session) == 2:
+            options["session"] = (self._app_id, *session)
+        spec, size = spec_fields(method, payload, options)
+        if size > line.payload_limit:
+            checked_size(size, line.payload_limit, "the payload")
+        if self._source and "source" not in spec:
+            spec["source"] = self._source
+        reference = line.new_reference()
+        submit: Fields = {"submits": [{"reference": reference, "task": spec, "interest": interest}]}
+        try:
+            item = dispatch_pb2.DispatchStreamRequest(**submit).SerializeToString()
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"a part of the task has a value that cannot be sent: {error}") from error
+        if len(item) > line.payload_limit + ITEM_MARGIN:  # attachments together: one message over it ends the stream
+            checked_size(len(item), line.payload_limit, "the task with its attachments")
+        entry = kind(reference, spec["task_id"], item, line.new_future())
+        line.add(entry)
+        return entry
+
+    async def _wait(self, line: Line, entry: Entry, timeout: float | None, cancel_on_timeout: bool = False) -> Any:
+        if timeout is None:
+            return await entry.future
+        timer = line.limit(entry, timeout, cancel_on_timeout)
+        try:
+            return await entry.future
+        finally:
+            timer.cancel()
+
+    async def _events(
+        self, line: Line, entry: EventsEntry, timeout: float | None, cancel_on_exit: bool
+    ) -> AsyncGenerator[Event, None]:
+        timer = None if timeout is None else line.limit(entry, timeout, cancel=cancel_on_exit)
+        ended = False
+        try:
+            while not ended:
+                event = Event(await entry.next(line))
+                ended = event.kind == "complete"
+                yield event
+        finally:
+            if timer is not None:
+                timer.cancel()
+            line.forget(entry)
+            if cancel_on_exit and not ended:
+                line.put(cancels=[{"task_id": entry.task_id, "reason": "the reader left"}])
+
+
+def _ended(runner: asyncio.Task[None], line: Line) -> None:
+    """The stream has ended for good: those who wait are told why."""
+    if runner.cancelled():
+        return
+    error = runner.exception()
+    if not isinstance(error, ReachError):
+        error = Unavailable(f"the connection broke: {type(error).__name__}: {error}", Reason.OWNER_UNAVAILABLE)
+    line.fail_all(error)

@@ -1,0 +1,146 @@
+"""What a handler says while it works: progress, checkpoints, and requests for effects."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from typing import TYPE_CHECKING, Final
+
+from agentreach.v1 import attach_pb2
+from reach.errors import InvalidRequest, Reason
+from reach.sdk.bridge import Bridge
+from reach.sdk.connection import Connection
+from reach.sdk.payloads import NOTE_LIMIT, Fields, Progress, checked_size
+from reach.wire.status import bounded_text, error_from_proto
+
+if TYPE_CHECKING:
+    from reach.sdk.attempts import Attempt
+
+LINK: Final = 1
+"""Number of our link: one instance per stream."""
+CHECKPOINT_LIMIT: Final = 256 << 10
+
+
+def cancelled_error() -> InvalidRequest:
+    """The error of whoever works for nobody."""
+    return InvalidRequest("the attempt was cancelled", Reason.CANCELLED)
+
+
+class Notes:
+    """Progress and checkpoints that wait for the next frame. A later one replaces an earlier one that has not left."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._waiting: dict[Attempt, tuple[Progress | None, bytes | None]] = {}
+
+    def progress(self, attempt: Attempt, progress: Progress) -> None:
+        """Sends how far it is."""
+        if not attempt.ended and not attempt.cancelled:
+            _, checkpoint = self._waiting.get(attempt, (None, None))
+            self._waiting[attempt] = (progress, checkpoint)
+            self._connection.outbox.wake()
+
+    def save_checkpoint(self, attempt: Attempt, data: bytes) -> None:
+        """Sends what the next attempt should get."""
+        if not attempt.ended and not attempt.cancelled:
+            progress, _ = self._waiting.get(attempt, (None, None))
+            self._waiting[attempt] = (progress, data)
+            self._connection.outbox.wake()
+
+    @staticmethod
+    def check_checkpoint(data: bytes) -> None:
+        """Raises InvalidRequest if a checkpoint is too large. For any thread."""
+        checked_size(len(data), CHECKPOINT_LIMIT, "the checkpoint")
+
+    def forget(self, attempt: Attempt) -> None:
+        """The attempt is over."""
+        if self._waiting:
+            self._waiting.pop(attempt, None)
+
+    def gather(self) -> None:
+        """A frame is about to be made."""
+        if not self._waiting or not self._connection.up:
+            return
+        for attempt, (progress, checkpoint) in self._waiting.items():
+            fields: Fields = {"link": LINK, "key": attempt.key}
+            if progress is not None:
+                fields["progress"] = {"note": bounded_text(progress.note, NOTE_LIMIT)}
+                if progress.fraction is not None:
+                    fields["progress"]["fraction"] = progress.fraction
+            if checkpoint is not None:
+                fields["checkpoint"] = checkpoint
+            items: Fields = {"progress": [fields]}
+            self._connection.outbox.put(attach_pb2.AttachRequest(**items).SerializeToString())
+        self._waiting.clear()
+
+
+class Effects:
+    """Requests for permission to begin an effect. They are asked again on a new stream, until there is an answer."""
+
+    def __init__(self, connection: Connection, bridge: Bridge) -> None:
+        self._connection = connection
+        self._bridge = bridge
+        self._loop = asyncio.get_running_loop()
+
+    async def begin(self, attempt: Attempt, name: str) -> None:
+        """Returns when the effect may begin. Raises the refusal."""
+        await self._request(attempt, name)
+
+    def begin_in_thread(self, attempt: Attempt, name: str) -> None:
+        """`begin` for the attempt's thread."""
+        answer: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def done(future: asyncio.Future[None]) -> None:
+            error = cancelled_error() if future.cancelled() else future.exception()
+            if error is None:
+                answer.set_result(None)
+            else:
+                answer.set_exception(error)
+
+        def ask() -> None:
+            try:
+                self._request(attempt, name).add_done_callback(done)
+            except Exception as error:  # noqa: BLE001 - told to the thread, which waits for it
+                answer.set_exception(error)
+
+        self._bridge.post(ask)
+        answer.result()
+
+    def granted(self, attempt: Attempt, grant: attach_pb2.EffectGrant) -> None:
+        """The server's answer."""
+        future = (attempt.effects or {}).pop(grant.effect, None)
+        if future is None or future.done():
+            return
+        if grant.HasField("refusal"):
+            future.set_exception(error_from_proto(grant.refusal))
+        else:
+            future.set_result(None)
+
+    def ask_again(self, attempt: Attempt) -> None:
+        """A new stream."""
+        for name in attempt.effects or ():
+            self._ask(attempt, name)
+
+    @staticmethod
+    def refuse(attempt: Attempt) -> None:
+        """The attempt is cancelled."""
+        for future in (attempt.effects or {}).values():
+            if not future.done():
+                future.set_exception(cancelled_error())
+
+    def _request(self, attempt: Attempt, name: str) -> asyncio.Future[None]:
+        if attempt.effects is None:
+            attempt.effects = {}
+        future = attempt.effects.get(name)
+        if future is None or future.cancelled():
+            future = attempt.effects[name] = self._loop.create_future()
+            if attempt.cancelled or attempt.ended:
+                future.set_exception(cancelled_error())
+            else:
+                self._ask(attempt, name)
+        return future
+
+    def _ask(self, attempt: Attempt, name: str) -> None:
+        if self._connection.up:
+            items: Fields = {"effects": [{"link": LINK, "key": attempt.key, "effect": name}]}
+            self._connection.outbox.put(attach_pb2.AttachRequest(**items).SerializeToString())

@@ -1,0 +1,172 @@
+"""Outcomes of attempts: sent, kept until the server has them for certain, and then held for repeated offers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from agentreach.v1 import attach_pb2, attempt_pb2
+from reach.errors import Internal, ReachError, Reason
+from reach.sdk.connection import Connection, log
+from reach.sdk.payloads import Fields
+from reach.wire.status import error_to_proto
+
+RESEND_S: Final = 5.0
+"""Outcomes without acknowledgement are sent again after this long."""
+HELD: Final = 1_000
+HELD_BYTES: Final = 16 << 20
+"""Acknowledged outcomes that are held to answer repeated offers from memory."""
+WARM_S: Final = 1.0
+"""Outcomes bring our status along at most this often: traffic is a sign of life (HLT-2)."""
+
+Key = tuple[str, str]
+"""(tenant, task_id)"""
+
+_GONE: Final = frozenset({Reason.STALE_ATTEMPT, Reason.UNKNOWN_ATTEMPT, Reason.STALE_GENERATION, Reason.TASK_NOT_FOUND})
+
+
+class Outcome:
+    """What became of an attempt, as an item to send. Making one raises TypeError or ValueError if it has a part that
+    cannot be sent."""
+
+    __slots__ = ("attempt", "fields", "is_error", "item", "key", "sent_at", "whole")
+
+    def __init__(self, key: Key, fields: Fields, whole: Fields | None = None) -> None:
+        self.key = key
+        self.attempt: int = fields["key"]["attempt"]
+        self.fields = fields
+        self.item = result_item(fields)
+        self.whole = whole
+        """Fields of the same outcome with its whole output, if `item` leaves that to the deltas (Folded)."""
+        self.is_error = "error" in fields
+        self.sent_at = 0.0
+
+
+def result_item(fields: Fields) -> bytes:
+    """An outcome as an item."""
+    items: Fields = {"results": [fields]}
+    return attach_pb2.AttachRequest(**items).SerializeToString()
+
+
+class Outcomes:
+    """All outcomes of one agent. Bounded: those without acknowledgement by what the server offers, the rest by
+    `HELD` and `HELD_BYTES`."""
+
+    def __init__(self, connection: Connection, status: Callable[[], Fields]) -> None:
+        self._connection = connection
+        self._status = status
+        self._loop = asyncio.get_running_loop()
+        self._by_key: dict[Key, Outcome] = {}
+        self.unacknowledged: dict[Key, Outcome] = {}
+        self._held: deque[Outcome] = deque()
+        self._held_bytes = 0
+        self._warm_at = 0.0
+        self._changed: asyncio.Future[None] | None = None
+        self.settled = asyncio.Event()
+        """Nothing waits for an acknowledgement."""
+        self.settled.set()
+
+    def find(self, key: Key) -> Outcome | None:
+        """The outcome of a task's latest attempt here."""
+        return self._by_key.get(key)
+
+    def forget(self, key: Key) -> None:
+        """A newer attempt of the task begins: its former outcome is of no use to anybody."""
+        self._by_key.pop(key, None)
+        if self.unacknowledged.pop(key, None) is not None and not self.unacknowledged:
+            self.settled.set()
+
+    def add(self, outcome: Outcome) -> None:
+        """Sends an outcome and keeps it."""
+        self._by_key[outcome.key] = outcome
+        self.unacknowledged[outcome.key] = outcome
+        self.settled.clear()
+        if self._connection.up:
+            outcome.sent_at = now = self._loop.time()
+            if now < self._warm_at:
+                self._connection.outbox.put(outcome.item)
+            else:
+                self._warm_at = now + WARM_S
+                self._connection.outbox.put(result_item({**outcome.fields, "status": self._status()}))
+        outcome.fields = {}
+
+    def answer_again(self, outcome: Outcome) -> None:
+        """Sends a kept outcome, because the attempt was offered again."""
+        if self._connection.up:
+            outcome.sent_at = self._loop.time()
+            self._connection.outbox.put(outcome.item)
+
+    def acknowledged(self, key: Key, attempt: int) -> None:
+        """The server has committed it. It is held a while for repeated offers."""
+        outcome = self.unacknowledged.get(key)
+        if outcome is None or outcome.attempt != attempt:
+            return
+        del self.unacknowledged[key]
+        if not self.unacknowledged:
+            self.settled.set()
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+        outcome.whole = None
+        held = self._held
+        held.append(outcome)
+        self._held_bytes += len(outcome.item)
+        while len(held) > HELD or self._held_bytes > HELD_BYTES:
+            old = held.popleft()
+            self._held_bytes -= len(old.item)
+            if self._by_key.get(old.key) is old:
+                del self._by_key[old.key]
+
+    async def committed(self, key: Key, attempt: int) -> None:
+        """Returns when an outcome is acknowledged, or refused for good."""
+        while (outcome := self.unacknowledged.get(key)) is not None and outcome.attempt == attempt:
+            if self._changed is None or self._changed.done():
+                self._changed = self._loop.create_future()
+            await asyncio.shield(self._changed)
+
+    def send_all(self, new_stream: bool) -> None:
+        """Sends all that wait for an acknowledgement, because of a new stream or because the server asks."""
+        now = self._loop.time()
+        for outcome in self.unacknowledged.values():
+            if new_stream:
+                self._make_whole(outcome)
+            outcome.sent_at = now
+            self._connection.outbox.put(outcome.item)
+
+    def send_late(self) -> None:
+        """Sends those again that have waited too long, unless the last ones have not even left yet."""
+        outbox = self._connection.outbox
+        if not self._connection.up or outbox:
+            return
+        now = self._loop.time()
+        for outcome in self.unacknowledged.values():
+            if outcome.sent_at <= now - RESEND_S:
+                outcome.sent_at = now
+                outbox.put(outcome.item)
+
+    def refused(self, key: Key, attempt: int, error: ReachError) -> None:
+        """The server does not take an outcome."""
+        outcome = self.unacknowledged.get(key)
+        if outcome is None or outcome.attempt != attempt or error.retryable:
+            return
+        if error.reason is Reason.UNEXPECTED_FRAME and outcome.whole is not None:
+            self._make_whole(outcome)  # the deltas that it stands on are not there
+            self.answer_again(outcome)
+        elif error.reason in _GONE or outcome.is_error:
+            self.acknowledged(key, attempt)
+        else:  # what cannot be delivered becomes a failure, so that nobody waits for ever
+            log.warning("the outcome of task %s was refused: %s", key[1], error.message)
+            kept = attach_pb2.AttachRequest.FromString(outcome.item).results[0]
+            failure = Internal(f"the outcome was refused: {error.message}", Reason.AGENT_CRASHED)
+            if error.reason in (Reason.RESULT_TOO_LARGE, Reason.PAYLOAD_TOO_LARGE):
+                failure = Internal(f"the answer was refused: {error.message}", error.reason)
+            result = attempt_pb2.AttemptResult(link=kept.link, key=kept.key, error=error_to_proto(failure))
+            outcome.item = attach_pb2.AttachRequest(results=[result]).SerializeToString()
+            outcome.is_error = True
+            self.answer_again(outcome)
+
+    def _make_whole(self, outcome: Outcome) -> None:
+        if outcome.whole is not None:
+            outcome.item = result_item(outcome.whole)
+            outcome.whole = None

@@ -1,0 +1,193 @@
+"""What a handler sees of a task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Generator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agentreach.v1 import attempt_pb2
+from reach.sdk.payloads import (
+    Progress,
+    parse_json,
+    payload_bytes,
+    payload_media_type,
+    payload_text,
+)
+
+if TYPE_CHECKING:
+    from reach.sdk.attempts import Attempt, Attempts
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """The key of a conversation: the application, the user in it, and the conversation of the user."""
+
+    app_id: str
+    user_id: str
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A named piece of content beside the payload."""
+
+    name: str
+    data: bytes
+    media_type: str
+
+    @property
+    def text(self) -> str:
+        """The content as text; bytes that are not UTF-8 are replaced."""
+        return self.data.decode(errors="replace")
+
+
+class Task:
+    """One attempt of one task, as its handler sees it. Works from coroutines and from threads alike.
+
+    `task_id` is the same for every attempt: give it to what you call as its idempotency key. `fencing_token` grows with
+    each attempt: give it to stores that compare.
+    """
+
+    __slots__ = ("_attempt", "_attempts", "_begun", "_offer")
+
+    def __init__(self, offer: attempt_pb2.Offer, attempt: Attempt, attempts: Attempts) -> None:
+        self._offer = offer
+        self._attempt = attempt
+        self._attempts = attempts
+        self._begun = time.monotonic()
+
+    def __repr__(self) -> str:
+        return f"Task({self.task_id!r}, attempt={self.attempt}, method={self.method!r})"
+
+    @property
+    def task_id(self) -> str:
+        """Unique per tenant, the same for all attempts."""
+        return self._offer.task.task_id
+
+    @property
+    def method(self) -> str:
+        """The handler that was asked for; empty: `default`."""
+        return self._offer.task.method
+
+    @property
+    def payload(self) -> bytes:
+        """The content as bytes; text as UTF-8."""
+        return payload_bytes(self._offer.task.payload)
+
+    @property
+    def text(self) -> str:
+        """The content as text; bytes that are not UTF-8 are replaced."""
+        return payload_text(self._offer.task.payload)
+
+    @property
+    def data(self) -> Any:
+        """The content read as JSON. Raises InvalidRequest, with the position, if it is not JSON: let that go through,
+        and the caller is told so."""
+        return parse_json(self._offer.task.payload)
+
+    @property
+    def media_type(self) -> str:
+        """The media type of the content, also where the caller left it out."""
+        return payload_media_type(self._offer.task.payload)
+
+    @property
+    def attachments(self) -> Mapping[str, Attachment]:
+        """What came beside the payload, by name."""
+        return {
+            item.name: Attachment(item.name, payload_bytes(item.payload), payload_media_type(item.payload))
+            for item in self._offer.task.attachments
+        }
+
+    @property
+    def attempt(self) -> int:
+        """1, 2, 3 …"""
+        return self._offer.attempt
+
+    @property
+    def fencing_token(self) -> int:
+        """Grows with each attempt of the task."""
+        return self._offer.fencing_token
+
+    @property
+    def tenant(self) -> str:
+        """The tenant of the task, where it is not the agent's own; else empty."""
+        return self._offer.tenant
+
+    @property
+    def session(self) -> SessionKey | None:
+        """The conversation it belongs to."""
+        if not self._offer.task.HasField("session"):
+            return None
+        key = self._offer.task.session
+        return SessionKey(key.app_id, key.user_id, key.session_id)
+
+    @property
+    def session_context(self) -> attempt_pb2.SessionContext | None:
+        """What the conversation said so far: the message of the contract."""
+        return self._offer.session_context if self._offer.HasField("session_context") else None
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Labels of the task."""
+        return dict(self._offer.task.labels)
+
+    @property
+    def source(self) -> str:
+        """The agent or part of an application that asks."""
+        return self._offer.task.source
+
+    @property
+    def trace(self) -> str:
+        """The `traceparent` of the caller; empty if there is none."""
+        return self._offer.task.trace.traceparent
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds left for this attempt, or None if it has no limit. Negative when they are over."""
+        if not self._offer.HasField("start_to_close"):
+            return None
+        limit = self._offer.start_to_close
+        return self._begun + limit.seconds + limit.nanos / 1e9 - time.monotonic()
+
+    @property
+    def cancelled(self) -> bool:
+        """Nobody wants the answer any more. A coroutine is cancelled by itself; a thread should look now and then."""
+        return self._attempt.cancelled
+
+    @property
+    def checkpoint(self) -> bytes:
+        """What the attempt before left behind; empty if nothing."""
+        return self._offer.checkpoint
+
+    @property
+    def effect_granted(self) -> bool:
+        """An earlier attempt was allowed to begin its effect: do not do it again."""
+        return self._offer.effect_granted
+
+    def progress(self, fraction: float | None = None, note: str = "") -> None:
+        """Says how far the work is (0 to 1) and what it does. Does not wait; only the latest is sent."""
+        self._attempts.call(self._attempts.notes.progress, self._attempt, Progress(fraction, note))
+
+    def save_checkpoint(self, data: bytes) -> None:
+        """What the next attempt should get as `checkpoint`, if this one fails: at most 256 KiB. Does not wait."""
+        self._attempts.notes.check_checkpoint(data)
+        self._attempts.call(self._attempts.notes.save_checkpoint, self._attempt, bytes(data))
+
+    def begin_effect(self, name: str) -> Awaitable[None]:
+        """Asks for permission to do what must not happen twice, such as charging a card; act only after it.
+
+        `await` it in a coroutine; in a thread the call itself waits. Raises the refusal: another attempt may be at it.
+        """
+        if self._attempts.on_loop():
+            return self._attempts.effects.begin(self._attempt, name)
+        self._attempts.effects.begin_in_thread(self._attempt, name)
+        return _Done()
+
+
+class _Done:
+    """Something to await that has happened already."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return iter(())  # type: ignore[return-value]

@@ -1,0 +1,1 @@
+"""Journals: where tasks outlive the process."""

@@ -1,0 +1,120 @@
+"""What a journal must do, whatever engine keeps it.
+
+The rule of every journal: `commit` makes a batch durable as a whole or raises; sending the same batch again changes
+nothing (each row names itself), so a batch of unknown outcome is simply sent again. A task id that is taken is a *row
+outcome*, told by the answer, never a failed commit.
+
+All methods block and are called off the event loop: `commit` from the one writer thread, the reads from a reader
+thread. Times are `*_wall_ms`: milliseconds since the epoch on the store's clock.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from reach.core.rows import AgentRow, AttemptRow, FailureRow, OutcomeRow, PinRow, TaskRow, Writes
+
+
+class StoreError(Exception):
+    """Base of what a journal raises."""
+
+
+class StoreFull(StoreError):
+    """No space: nothing of the batch was kept. Hold it, stop intake, try again."""
+
+
+class StoreUnavailable(StoreError):
+    """The engine cannot be reached, or the outcome of the batch is unknown. Send it again."""
+
+
+class StoreBroken(StoreError):
+    """A sync failed or the file is damaged: nothing that was promised can be trusted. End the process."""
+
+
+class StoreLocked(StoreError):
+    """Another process holds the data folder."""
+
+
+class StoredTask(NamedTuple):
+    """One task as the journal has it."""
+
+    task: TaskRow
+    attempts: list[AttemptRow]
+    """Attempts that began after the acceptance, oldest first (the one of the TaskRow is not repeated)."""
+    failures: list[FailureRow]
+    """Failures of attempts, oldest first."""
+    reserved: int
+    effect_granted: int
+    """Number of the attempt that was granted its effect; 0 if none."""
+    checkpoint: bytes | None
+    outcome: OutcomeRow | None
+
+
+class Loaded(NamedTuple):
+    """What a node needs to go on."""
+
+    tasks: list[StoredTask]
+    """All tasks without an outcome, in order of acceptance."""
+    agents: list[AgentRow]
+    pins: list[PinRow]
+    next_row: int
+    """Greater than any row ever used."""
+    next_revision: int
+    """Greater than any registry revision ever used."""
+
+
+class TaskQuery(NamedTuple):
+    """Which tasks are wanted, latest first. Empty parts match all."""
+
+    tenant: str
+    states: tuple[int, ...] = ()
+    """Terminal states, or PENDING for every open one: the journal knows no more."""
+    session: str = ""
+    agent_type: str = ""
+    root_task_id: str = ""
+    accepted_after_ms: int = 0
+    accepted_before_ms: int = 0
+    before_row: int = 0
+    """Only rows below this one (the page token); 0: from the latest."""
+    limit: int = 50
+
+
+class Journal(Protocol):
+    """Keeps tasks, agents and pins."""
+
+    def open(self) -> None:
+        """Opens or creates the store, takes its lock, migrates the schema.
+
+        Raises:
+            StoreLocked: another process has it; the message names the folder.
+            StoreBroken: the file is not ours, is damaged, or is of a later version.
+        """
+
+    def load(self) -> Loaded:
+        """Everything that is open. Called once, before the first commit."""
+
+    def commit(self, writes: Writes) -> list[int]:
+        """Makes a batch durable.
+
+        Returns:
+            Rows of `writes.tasks` whose (tenant, task_id) is taken by another row: nothing of these rows is kept,
+            nor any other write of the batch that names them.
+
+        Raises:
+            StoreFull, StoreUnavailable, StoreBroken.
+        """
+
+    def find(self, tenant: str, task_id: str) -> StoredTask | None:
+        """One task, open or ended."""
+
+    def list_tasks(self, query: TaskQuery) -> list[StoredTask]:
+        """Tasks by filter, latest first."""
+
+    def purge(self, ended_before_ms: int, limit: int) -> int:
+        """Removes up to `limit` tasks that ended before; returns how many. Called from the writer thread."""
+
+    def size_bytes(self) -> int:
+        """Space in use."""
+
+    def close(self) -> None:
+        """Closes the store and gives the lock back."""

@@ -1,0 +1,43 @@
+"""What every journal does to a batch before it keeps it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from reach.core.rows import PinRow, Writes
+
+_NAME_A_ROW: Final = ("tasks", "attempts", "failures", "outcomes", "reserves", "effects", "checkpoints")
+
+
+def without(writes: Writes, rows: set[int]) -> Writes:
+    """The same batch less all that names one of the rows."""
+    kept = Writes()
+    for kind in Writes.__slots__:
+        found = getattr(writes, kind)
+        if kind in _NAME_A_ROW:
+            found = [item for item in found if item.row not in rows]
+        setattr(kept, kind, found)
+    return kept
+
+
+def latest_pins(pins: list[PinRow]) -> tuple[list[PinRow], list[PinRow]]:
+    """The last word of the batch on each pin: (pins that hold, pins that are no more)."""
+    last = {pin[1:5]: pin for pin in pins}
+    return [pin for pin in last.values() if pin.instance_id], [pin for pin in last.values() if not pin.instance_id]
+
+
+def storable(writes: Writes) -> Writes:
+    """The same batch with what no database takes made harmless: halves of UTF-16 pairs, numbers beyond 64 bits."""
+    repaired = Writes()
+    for kind in Writes.__slots__:
+        setattr(repaired, kind, [type(item)._make(map(storable_value, item)) for item in getattr(writes, kind)])
+    return repaired
+
+
+def storable_value(value: Any) -> Any:
+    """The nearest value that can be stored."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, int):
+        return max(-(1 << 63), min(value, (1 << 63) - 1))
+    return value

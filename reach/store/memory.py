@@ -1,0 +1,208 @@
+"""A journal that ends with the process: for tests, and for `storage.type = memory`."""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from typing import Any
+
+from reach.core.model import TaskKey, TaskState
+from reach.core.rows import (
+    AgentRow,
+    AttemptRow,
+    CheckpointRow,
+    EffectRow,
+    FailureRow,
+    OutboxRow,
+    OutcomeRow,
+    PinRow,
+    TaskRow,
+    Writes,
+)
+from reach.store.base import Loaded, StoreBroken, StoredTask, StoreUnavailable, TaskQuery
+from reach.store.batch import latest_pins, without
+
+
+class _Record:
+    """All that names one row, whether or not its task is known."""
+
+    __slots__ = ("attempts", "checkpoint", "effects", "failures", "outcome", "reserved", "task")
+
+    def __init__(self) -> None:
+        self.task: TaskRow | None = None
+        self.attempts: dict[int, AttemptRow] = {}
+        self.failures: dict[int, FailureRow] = {}
+        self.effects: dict[int, EffectRow] = {}
+        self.reserved = 0
+        self.checkpoint: CheckpointRow | None = None
+        self.outcome: OutcomeRow | None = None
+
+
+class MemoryJournal:
+    """Same promises as any journal, but for durability. See `base.Journal` for what the methods promise."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+        self._records: dict[int, _Record] = {}
+        self._keys: dict[TaskKey, int] = {}
+        self._agents: dict[tuple[str, str], AgentRow] = {}
+        self._pins: dict[Any, PinRow] = {}
+        self._outbox: dict[tuple[int, str, str], OutboxRow] = {}
+        self._next_row = 1
+        self._next_revision = 1
+
+    def open(self) -> None:
+        """Opens it, again too: what was committed before is still there."""
+        self._closed = False
+
+    def close(self) -> None:
+        """See `Journal.close`."""
+        self._closed = True
+
+    def load(self) -> Loaded:
+        """See `Journal.load`."""
+        with self._lock:
+            self._check_open()
+            rows = [row for row in sorted(self._keys.values()) if self._records[row].outcome is None]
+            agents = sorted(self._agents.values(), key=lambda agent: (agent.revision, agent.tenant, agent.instance_id))
+            pins = [pin for _, pin in sorted(self._pins.items())]
+            return Loaded(list(map(self._stored, rows)), agents, pins, self._next_row, self._next_revision)
+
+    def commit(self, writes: Writes) -> list[int]:
+        """See `Journal.commit`."""
+        with self._lock:
+            self._check_open()
+            keys: dict[TaskKey, int] = {}
+            taken = []
+            for task in writes.tasks:
+                key = (task.tenant, task.task_id)
+                owner = self._keys.get(key) or keys.setdefault(key, task.row)
+                if owner != task.row:
+                    taken.append(task.row)
+            kept = without(writes, set(taken)) if taken else writes
+            if len(set(keys.values())) != len(keys) or any(self._task(row) is not None for row in keys.values()):
+                raise StoreBroken("a row number was given to two tasks; nothing of the batch was kept")
+            self._keys.update(keys)
+            self._next_row = max(self._next_row, 1 + max(taken, default=0))
+            self._keep_tasks(kept)
+            self._keep_others(kept)
+            return taken
+
+    def find(self, tenant: str, task_id: str) -> StoredTask | None:
+        """See `Journal.find`."""
+        with self._lock:
+            self._check_open()
+            row = self._keys.get((tenant, task_id))
+            return None if row is None else self._stored(row)
+
+    def list_tasks(self, query: TaskQuery) -> list[StoredTask]:
+        """See `Journal.list_tasks`; `accepted_after_ms` is included, `accepted_before_ms` is not."""
+        with self._lock:
+            self._check_open()
+            rows = (row for row in sorted(self._keys.values(), reverse=True) if self._matches(row, query))
+            return [self._stored(row) for row in islice(rows, max(query.limit, 0))]
+
+    def purge(self, ended_before_ms: int, limit: int) -> int:
+        """See `Journal.purge`. The first to end go first."""
+        with self._lock:
+            self._check_open()
+            ended = sorted(
+                (record.outcome.ended_wall_ms, row)
+                for row, record in self._records.items()
+                if record.outcome is not None and record.outcome.ended_wall_ms < ended_before_ms
+            )
+            removed = [self._records.pop(row).task for _, row in ended[: max(limit, 0)]]
+            tasks = [task for task in removed if task is not None]
+            for task in tasks:
+                del self._keys[task.tenant, task.task_id]
+            return len(tasks)
+
+    def size_bytes(self) -> int:
+        """See `Journal.size_bytes`: payloads only, and roughly."""
+        with self._lock:
+            return sum(
+                len(record.task.spec if record.task else b"")
+                + len((record.outcome.content if record.outcome else None) or b"")
+                + len(record.checkpoint.data if record.checkpoint else b"")
+                for record in self._records.values()
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the journal is closed")
+
+    def _task(self, row: int) -> TaskRow | None:
+        record = self._records.get(row)
+        return None if record is None else record.task
+
+    def _record(self, row: int) -> _Record:
+        self._next_row = max(self._next_row, row + 1)
+        return self._records.setdefault(row, _Record())
+
+    def _keep_tasks(self, writes: Writes) -> None:
+        """Keeps what belongs to tasks. A row that is there stays as it is; what has a latest one goes forward only."""
+        for task in writes.tasks:
+            record = self._record(task.row)
+            record.task = record.task or task
+        for attempt in writes.attempts:
+            self._record(attempt.row).attempts.setdefault(attempt.number, attempt)
+        for failure in writes.failures:
+            self._record(failure.row).failures.setdefault(failure.number, failure)
+        for effect in writes.effects:
+            self._record(effect.row).effects.setdefault(effect.number, effect)
+        for outcome in writes.outcomes:
+            record = self._record(outcome.row)
+            record.outcome = record.outcome or outcome
+        for reserve in writes.reserves:
+            record = self._record(reserve.row)
+            record.reserved = max(record.reserved, reserve.reserved)
+        for checkpoint in writes.checkpoints:
+            record = self._record(checkpoint.row)
+            if record.checkpoint is None or checkpoint.number >= record.checkpoint.number:
+                record.checkpoint = checkpoint
+
+    def _keep_others(self, writes: Writes) -> None:
+        for gone in writes.agents_gone:
+            self._agents.pop((gone.tenant, gone.instance_id), None)
+        for agent in writes.agents:
+            known = self._agents.get((agent.tenant, agent.instance_id))
+            if known is None or agent.revision >= known.revision:
+                self._agents[agent.tenant, agent.instance_id] = agent
+            self._next_revision = max(self._next_revision, agent.revision + 1)
+        held, loose = latest_pins(writes.pins)
+        self._pins.update((pin[1:5], pin) for pin in held)
+        for pin in loose:
+            self._pins.pop(pin[1:5], None)
+        for fact in writes.outbox:
+            self._outbox.setdefault((fact.shard, fact.kind, fact.key), fact)
+
+    def _stored(self, row: int) -> StoredTask:
+        record = self._records[row]
+        assert record.task is not None
+        attempts = [record.attempts[number] for number in sorted(record.attempts)]
+        return StoredTask(
+            record.task,
+            [attempt for attempt in attempts if attempt.number > record.task.attempt],
+            [record.failures[number] for number in sorted(record.failures)],
+            max(record.task.reserved, record.reserved, *(attempt.reserved for attempt in attempts)),
+            max(record.effects, default=0),
+            record.checkpoint.data if record.checkpoint else None,
+            record.outcome,
+        )
+
+    def _matches(self, row: int, query: TaskQuery) -> bool:
+        record = self._records[row]
+        task = record.task
+        assert task is not None
+        state = record.outcome.state if record.outcome else TaskState.PENDING
+        return (
+            (not query.before_row or row < query.before_row)
+            and (not query.tenant or task.tenant == query.tenant)
+            and (not query.states or state in query.states)
+            and (not query.session or task.session == query.session)
+            and (not query.agent_type or task.agent_type == query.agent_type)
+            and (not query.root_task_id or task.root_task_id == query.root_task_id)
+            and (not query.accepted_after_ms or task.accepted_wall_ms >= query.accepted_after_ms)
+            and (not query.accepted_before_ms or task.accepted_wall_ms < query.accepted_before_ms)
+        )

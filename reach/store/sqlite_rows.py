@@ -1,0 +1,258 @@
+"""Between rows and SQL: statements that carry many rows each, and tasks read back whole.
+
+Why not `executemany`: it takes the interpreter's lock once per row, and beside a busy event loop each taking may cost
+a whole switch interval. One statement of many rows takes it once. Statements come in a few sizes, so that SQLite's
+compiled form is found in the cache; a batch in between is filled up with rows of nulls, which "insert or ignore" drops
+(the column `shard` may not be null) and which no "in (...)" matches.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from reach.core.rows import AgentRow, AttemptRow, FailureRow, OutcomeRow, PinRow, TaskRow, Writes
+from reach.store.base import StoredTask
+from reach.store.batch import latest_pins
+
+SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+LARGEST: Final = SIZES[-1]
+_FITTING: Final = [next(size for size in SIZES if size >= count) for count in range(1, LARGEST + 1)]
+
+
+class Statement:
+    """One statement in all its sizes: `head`, then `width` question marks per row, then `tail`."""
+
+    def __init__(self, head: str, width: int, tail: str = "", row: str = "") -> None:
+        self.width = width
+        row = row or f"({', '.join('?' * width)})"
+        self._texts = {size: f"{head} {', '.join([row] * size)}{tail}" for size in SIZES}
+
+    def run(self, db: sqlite3.Connection, values: list[Any]) -> int:
+        """Runs it for all rows, whose values stand one after the other; returns how many rows it changed."""
+        return sum(db.execute(text, part).rowcount for text, part in self._parts(values))
+
+    def ask(self, db: sqlite3.Connection, values: list[Any]) -> list[Any]:
+        """The same for a query; returns what it answers, in order within each `LARGEST` rows of values."""
+        found: list[Any] = []
+        for text, part in self._parts(values):
+            found += db.execute(text, part).fetchall()
+        return found
+
+    def _parts(self, values: list[Any]) -> Iterable[tuple[str, list[Any]]]:
+        most = LARGEST * self.width
+        for start in range(0, len(values), most):
+            part = values[start : start + most]
+            count = len(part) // self.width
+            size = _FITTING[count - 1]
+            if size != count:
+                part += [None] * ((size - count) * self.width)
+            yield self._texts[size], part
+
+
+def _among(head: str, tail: str = "") -> Statement:
+    return Statement(head + " in (", 1, ")" + tail, row="?")
+
+
+_TASK: Final = (
+    "row, shard, tenant, task_id, pool_tenant, agent_type, spec, accepted, reserved, session, root, attempt,"
+    " instance_id, agent_id, generation"
+)
+_OUTCOME: Final = (
+    "row, shard, state, ended, sequence, agent_id, instance_id, attempts, transfers, queued_ms, ran_ms, media_type,"
+    " content, error_class, reason, message, metadata, extra"
+)
+_ATTEMPT: Final = "row, shard, number, instance_id, agent_id, generation, offered, reserved"
+_FAILURE: Final = "row, shard, number, ended, error_class, reason, message, retries, transfers, next_try"
+_AGENT: Final = "tenant, instance_id, agent_type, boot_id, generation, stale_boots, registration, registered, revision"
+_PIN: Final = "shard, pool_tenant, agent_type, tenant, session, instance_id, expires, handoffs"
+
+# A row that is there already stays as it is: that is what makes sending a batch again harmless.
+ADD_TASKS: Final = Statement(f"insert or ignore into task ({_TASK}) values", 15)
+ADD_KEYS: Final = Statement("insert or ignore into task_key (hash, row) values", 2)
+ADD_OUTCOMES: Final = Statement(f"insert or ignore into outcome ({_OUTCOME}) values", 18)
+ADD_ATTEMPTS: Final = Statement(f"insert or ignore into attempt ({_ATTEMPT}) values", 8)
+ADD_FAILURES: Final = Statement(f"insert or ignore into failure ({_FAILURE}) values", 10)
+ADD_EFFECTS: Final = Statement("insert or ignore into effect (row, shard, number, effect, granted) values", 5)
+ADD_OUTBOX: Final = Statement("insert or ignore into outbox (shard, kind, key, body) values", 4)
+# These have a latest one, and go forward only.
+SET_RESERVES: Final = Statement(
+    "insert or ignore into reserve (row, shard, reserved) values",
+    3,
+    " on conflict (row) do update set reserved = max(reserved, excluded.reserved)",
+)
+SET_CHECKPOINTS: Final = Statement(
+    "insert or ignore into checkpoint (row, shard, number, data) values",
+    4,
+    " on conflict (row) do update set number = excluded.number, data = excluded.data"
+    " where excluded.number >= checkpoint.number",
+)
+SET_AGENTS: Final = Statement(
+    f"insert or ignore into agent ({_AGENT}) values",
+    9,
+    " on conflict (tenant, instance_id) do update set agent_type = excluded.agent_type, boot_id = excluded.boot_id,"
+    " generation = excluded.generation, stale_boots = excluded.stale_boots, registration = excluded.registration,"
+    " registered = excluded.registered, revision = excluded.revision where excluded.revision >= agent.revision",
+)
+SET_PINS: Final = Statement(
+    f"insert or ignore into pin ({_PIN}) values",
+    8,
+    " on conflict (pool_tenant, agent_type, tenant, session) do update set shard = excluded.shard,"
+    " instance_id = excluded.instance_id, expires = excluded.expires, handoffs = excluded.handoffs",
+)
+DROP_AGENTS: Final = Statement("delete from agent where (tenant, instance_id) in (select * from (values", 2, "))")
+DROP_PINS: Final = Statement(
+    "delete from pin where (pool_tenant, agent_type, tenant, session) in (select * from (values", 4, "))"
+)
+SET_COUNTER: Final = (
+    "insert into counter (name, value) values (?, ?)"
+    " on conflict (name) do update set value = max(value, excluded.value)"
+)
+SET_MARK: Final = "insert or replace into counter (name, value) values ('indexed', ?)"
+SET_OPEN: Final = "insert or replace into open_tasks (id, rows) values (1, ?)"
+
+KEYS_OF: Final = _among("select row, tenant, task_id, session, root from task where row")
+OWNERS_BY_ROW: Final = _among("select row, tenant, task_id from task where row")
+OWNERS_BY_HASH: Final = _among(
+    "select t.row, t.tenant, t.task_id from task_key k cross join task t on t.row = k.row where k.hash"
+)
+DROP_KEYS: Final = Statement("delete from task_key where (hash, row) in (select * from (values", 2, "))")
+PURGED: Final = tuple(
+    _among(f"delete from {table} where row")
+    for table in ("attempt", "failure", "reserve", "effect", "checkpoint", "outcome")
+)
+DROP_TASKS: Final = _among("delete from task where row")
+
+_TASKS: Final = _among(f"select {_TASK} from task where row", " order by row")
+_ATTEMPTS: Final = _among(f"select {_ATTEMPT} from attempt where row", " order by row, number")
+_FAILURES: Final = _among(f"select {_FAILURE} from failure where row", " order by row, number")
+_RESERVES: Final = _among("select row, reserved from reserve where row")
+_EFFECTS: Final = _among("select row, max(number) from effect where row", " group by row")
+_CHECKPOINTS: Final = _among("select row, data from checkpoint where row")
+_OUTCOMES: Final = _among(f"select {_OUTCOME} from outcome where row")
+
+_encoder: Final = msgspec.json.Encoder(enc_hook=str)
+
+
+def as_json(value: dict[str, Any] | None) -> str | None:
+    """Text for a column; null for None. What JSON cannot say is said in words rather than refused."""
+    if value is None:
+        return None
+    try:
+        return _encoder.encode(value).decode()
+    except (OverflowError, TypeError, ValueError):
+        return json.dumps(value, skipkeys=True, default=str)
+
+
+def outcome_values(outcomes: Iterable[OutcomeRow]) -> list[Any]:
+    """Values for `ADD_OUTCOMES`."""
+    values: list[Any] = []
+    for outcome in outcomes:
+        values += outcome
+        if outcome.metadata is not None or outcome.extra is not None:
+            values[-2:] = as_json(outcome.metadata), as_json(outcome.extra)
+    return values
+
+
+def agent_values(agents: Iterable[AgentRow]) -> list[Any]:
+    """Values for `SET_AGENTS`."""
+    values: list[Any] = []
+    for agent in agents:
+        values += agent
+        values[-4] = json.dumps(agent.stale_boots)
+    return values
+
+
+def write_rows(db: sqlite3.Connection, writes: Writes) -> None:
+    """Writes all kinds of rows but tasks."""
+    for statement, rows in (
+        (ADD_ATTEMPTS, writes.attempts),
+        (ADD_FAILURES, writes.failures),
+        (SET_RESERVES, writes.reserves),
+        (ADD_EFFECTS, writes.effects),
+        (SET_CHECKPOINTS, writes.checkpoints),
+        (ADD_OUTBOX, writes.outbox),
+        # An instance that goes and comes within one batch is there after it.
+        (DROP_AGENTS, writes.agents_gone),
+    ):
+        if rows:
+            statement.run(db, flat(rows))
+    if writes.outcomes:
+        ADD_OUTCOMES.run(db, outcome_values(writes.outcomes))
+    if writes.agents:
+        SET_AGENTS.run(db, agent_values(writes.agents))
+        db.execute(SET_COUNTER, ("revision", max(agent.revision for agent in writes.agents)))
+    if writes.pins:
+        held, gone = latest_pins(writes.pins)
+        SET_PINS.run(db, flat(held))
+        DROP_PINS.run(db, [value for pin in gone for value in pin[1:5]])
+
+
+def flat(rows: Iterable[Sequence[Any]]) -> list[Any]:
+    """The values of rows that are stored as they are."""
+    values: list[Any] = []
+    for row in rows:
+        values += row
+    return values
+
+
+def read_tasks(db: sqlite3.Connection, rows: list[int]) -> list[StoredTask]:
+    """Whole tasks, in order of their rows; rows that are not there are left out. Run it within one transaction."""
+    found: list[StoredTask] = []
+    rows = sorted(rows)
+    for start in range(0, len(rows), LARGEST):
+        found += _read_some(db, rows[start : start + LARGEST])
+    return found
+
+
+def _read_some(db: sqlite3.Connection, rows: list[int]) -> list[StoredTask]:
+    tasks = {values[0]: TaskRow._make(values) for values in _TASKS.ask(db, rows)}
+    rows = list(tasks)
+    attempts: dict[int, list[AttemptRow]] = {}
+    failures: dict[int, list[FailureRow]] = {}
+    reserved = {row: task.reserved for row, task in tasks.items()}
+    for values in _ATTEMPTS.ask(db, rows):
+        attempt = AttemptRow._make(values)
+        reserved[attempt.row] = max(reserved[attempt.row], attempt.reserved)
+        if attempt.number > tasks[attempt.row].attempt:
+            attempts.setdefault(attempt.row, []).append(attempt)
+    for values in _FAILURES.ask(db, rows):
+        failures.setdefault(values[0], []).append(FailureRow._make(values))
+    for row, value in _RESERVES.ask(db, rows):
+        reserved[row] = max(reserved[row], value)
+    effects = dict(_EFFECTS.ask(db, rows))
+    checkpoints = dict(_CHECKPOINTS.ask(db, rows))
+    outcomes = {values[0]: _outcome(values) for values in _OUTCOMES.ask(db, rows)}
+    return [
+        StoredTask(
+            task,
+            attempts.get(row) or [],
+            failures.get(row) or [],
+            reserved[row],
+            effects.get(row, 0),
+            checkpoints.get(row),
+            outcomes.get(row),
+        )
+        for row, task in tasks.items()
+    ]
+
+
+def _outcome(values: tuple[Any, ...]) -> OutcomeRow:
+    metadata, extra = values[-2:]
+    return OutcomeRow._make((*values[:-2], metadata and json.loads(metadata), extra and json.loads(extra)))
+
+
+def read_agents(db: sqlite3.Connection) -> list[AgentRow]:
+    """All agents, the longest unchanged first."""
+    found = db.execute(f"select {_AGENT} from agent order by revision, tenant, instance_id")
+    return [AgentRow._make((*values[:5], tuple(json.loads(values[5])), *values[6:])) for values in found]
+
+
+def read_pins(db: sqlite3.Connection) -> list[PinRow]:
+    """All pins."""
+    found = db.execute(f"select {_PIN} from pin order by pool_tenant, agent_type, tenant, session")
+    return [PinRow._make(values) for values in found]

@@ -1,0 +1,72 @@
+"""What operators hear of the runtime: counters always, spans for recorded traces, log lines for what is rare."""
+
+from __future__ import annotations
+
+import logging
+
+from reach.core.effects import Noted
+from reach.core.model import Task, TaskState
+from reach.errors import Reason
+from reach.telemetry.logs import RepeatedLogger
+from reach.telemetry.metrics import Metrics
+from reach.telemetry.tracing import Tracing
+
+log = logging.getLogger("reach.runtime")
+_repeated = RepeatedLogger(log)
+
+_OUTCOMES = {
+    TaskState.SUCCEEDED: "succeeded",
+    TaskState.FAILED: "failed",
+    TaskState.CANCELLED: "cancelled",
+    TaskState.REJECTED: "rejected",
+    TaskState.DEAD_LETTERED: "dead_lettered",
+}
+_ATTEMPTS = {
+    Reason.INSTANCE_LOST.name: "lost",
+    Reason.INSTANCE_UNHEALTHY.name: "lost",
+    Reason.START_TO_CLOSE.name: "expired",
+    Reason.SILENCE.name: "expired",
+}
+
+
+class TelemetryNotes:
+    """The host's `Notes`. Called on the loop; `ended` is called for each task and does next to nothing."""
+
+    def __init__(self, metrics: Metrics, tracing: Tracing) -> None:
+        self.metrics = metrics
+        self.tracing = tracing
+
+    def ended(self, task: Task) -> None:
+        """A task ended."""
+        outcome = task.outcome
+        assert outcome is not None
+        name = _OUTCOMES[outcome.state]
+        self.metrics.delivered(name)
+        self.metrics.finished(task.requirement.capability, outcome.queued_ms + outcome.ran_ms)
+        if outcome.transfers:
+            self.metrics.transferred()
+        if task.trace:
+            reason = outcome.fault.reason.name if outcome.fault is not None else ""
+            self.tracing.attempt_ended(task.key, task.attempt, name, reason)
+            self.tracing.dispatch_ended(task.key, name, reason)
+
+    def began(self, task: Task) -> str:
+        """An attempt of a recorded trace is offered."""
+        return self.tracing.attempt_started(task.key, task.attempt, task.trace)
+
+    def noted(self, note: Noted) -> None:
+        """A retry, a dead letter, a change of health."""
+        if note.kind == "retry":
+            self.metrics.retried(Reason[note.reason])
+            if note.task is not None and note.task.trace:
+                outcome = _ATTEMPTS.get(note.reason, "failed")
+                self.tracing.attempt_ended(note.task.key, note.task.attempt, outcome, note.reason)
+        elif note.kind == "dead_letter":
+            self.metrics.dead_lettered(Reason[note.reason])
+            _repeated.error(f"dead_letter:{note.reason}", "a task was given up", reason=note.reason)
+        elif note.kind == "health" and note.instance is not None:
+            instance = note.instance
+            why = instance.history[-1][2] if instance.history else ""
+            level = logging.INFO if note.reason == "HEALTHY" else logging.WARNING
+            log.log(level, "an instance changed its health",
+                    extra={"instance": instance.instance_id, "health": note.reason, "why": why})  # fmt: skip

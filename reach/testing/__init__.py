@@ -1,0 +1,1 @@
+"""The test kit that ships: manual clock, builders, contract suites, faults, simulation."""

@@ -1,0 +1,129 @@
+"""A real server for tests: `reach serve` as a process of its own, on free ports, with a data folder of its own.
+
+    with LocalServer() as server:
+        client = SyncClient(server.address)
+
+It can be killed and started again in the same place, to see what your code does then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+START_SECONDS = 20.0
+STOP_SECONDS = 35.0
+
+
+class LocalServer:
+    """One server process.
+
+    Args:
+        folder: Where it keeps its data; None: a temporary folder, removed at the end.
+        arguments: More arguments for `reach serve`.
+        environment: More environment variables, such as `AGENT_REACH_SERVER_DRAIN_SECONDS`.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str | None = None,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="reach-") if folder is None else None
+        self.folder = Path(self._temporary.name if self._temporary is not None else folder or ".")
+        self._arguments = list(arguments)
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = self.folder / "server.log"
+        self.port = 0
+        self.admin_port = 0
+
+    @property
+    def address(self) -> str:
+        """`host:port` of gRPC."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
+    def start(self) -> LocalServer:
+        """Starts it, on the same ports as before if it ran before, and waits until it serves.
+
+        Raises:
+            RuntimeError: it ended, or did not serve in time; the message has its log.
+        """
+        command = [sys.executable, "-m", "reach.cli", "serve", "--data", str(self.folder), "--port", str(self.port),
+                   "--admin-port", str(self.admin_port), *self._arguments]  # fmt: skip
+        with self._log.open("ab") as log:
+            seen = log.tell()
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **self._environment}
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            for line in self._log.read_bytes()[seen:].splitlines():
+                if self._is_serving(line):
+                    return self
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.02)
+        log_text = self.log_text()[-4000:]
+        self.kill()
+        raise RuntimeError(f"the server did not start:\n{log_text}")
+
+    def _is_serving(self, line: bytes) -> bool:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            return False
+        if not isinstance(record, dict) or record.get("message") != "serving":
+            return False
+        fields = record["fields"]
+        self.port, self.admin_port = fields["grpc"], fields["http"]
+        return True
+
+    def kill(self) -> None:
+        """Ends it with SIGKILL, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> int:
+        """Ends it with SIGTERM, as an operator would; returns its exit code."""
+        if self._process is None:
+            return 0
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        finally:
+            self._process = None
+
+    def log_text(self) -> str:
+        """What it has logged so far."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def __enter__(self) -> LocalServer:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        if self._temporary is not None:
+            self._temporary.cleanup()

@@ -1,0 +1,1 @@
+"""How a task gets to an agent."""

@@ -1,0 +1,1 @@
+"""Between the contract and the core: conversion, batching, status codes."""

@@ -1,0 +1,203 @@
+"""From the core to the contract: events, results, tasks, decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from agentreach.v1 import error_pb2, event_pb2, payload_pb2, task_pb2
+from reach.core.model import Content, Fault, Outcome, PastAttempt, Task
+from reach.core.stream import Delta, Gap, Kind
+
+
+def duration(milliseconds: int) -> Duration:
+    """Milliseconds as a `Duration`."""
+    return Duration(seconds=milliseconds // 1_000, nanos=milliseconds % 1_000 * 1_000_000)
+
+
+def timestamp(wall_ms: int) -> Timestamp:
+    """Milliseconds since the epoch as a `Timestamp`."""
+    return Timestamp(seconds=wall_ms // 1_000, nanos=wall_ms % 1_000 * 1_000_000)
+
+
+def fill_payload(payload: payload_pb2.Payload, media_type: str, content: Content | None) -> None:
+    """Writes content as text or bytes, as it came."""
+    if media_type:
+        payload.media_type = media_type
+    if isinstance(content, str):
+        payload.text = content
+    elif content is not None:
+        payload.data = content
+
+
+def content_of(payload: payload_pb2.Payload) -> tuple[str, Content]:
+    """(media type, text or bytes)."""
+    if payload.WhichOneof("content") == "data":
+        return payload.media_type, payload.data
+    return payload.media_type, payload.text
+
+
+def fill_error(error: error_pb2.Error, fault: Fault) -> None:
+    """Writes a fault."""
+    error.error_class = int(fault.error_class)  # type: ignore[assignment]
+    error.reason = int(fault.reason)  # type: ignore[assignment]
+    error.message = fault.message
+    if fault.metadata:
+        error.metadata.update(fault.metadata)
+    error.retryable = fault.error_class in (2, 3, 4)
+    if fault.retry_after_ms is not None:
+        error.retry_after.CopyFrom(duration(fault.retry_after_ms))
+
+
+def fill_result(result: task_pb2.Result, task: Task, outcome: Outcome) -> None:
+    """Writes the one envelope of every answer."""
+    result.task_id = task.task_id
+    result.state = int(outcome.state)  # type: ignore[assignment]
+    if outcome.content is not None:
+        fill_payload(result.output, outcome.media_type, outcome.content)
+    if outcome.fault is not None:
+        fill_error(result.error, outcome.fault)
+    result.agent_id = outcome.agent_id
+    result.instance_id = outcome.instance_id
+    result.attempts = outcome.attempts
+    if outcome.transfers:
+        result.transfers = outcome.transfers
+    _set_duration(result.queued, outcome.queued_ms)
+    _set_duration(result.ran, outcome.ran_ms)
+    result.sequence = outcome.sequence
+    extra = outcome.extra
+    if extra:
+        if "confidence" in extra:
+            result.confidence = extra["confidence"]
+        result.conflict_hint = extra.get("conflict_hint", "")
+        result.executed_intent = extra.get("executed_intent", "")
+        result.usage.update(extra.get("usage", {}))
+
+
+def _set_duration(field: Duration, milliseconds: int) -> None:
+    field.seconds = milliseconds // 1_000
+    field.nanos = milliseconds % 1_000 * 1_000_000
+
+
+def fill_delta(message: event_pb2.Delta, delta: Delta) -> None:
+    """Writes a piece of an answer."""
+    if delta.channel:
+        message.channel = delta.channel
+    message.mode = int(delta.mode)  # type: ignore[assignment]
+    fill_payload(message.payload, delta.media_type, delta.content)
+
+
+def fill_event(message: event_pb2.TaskEvent, task: Task, event: tuple[int, int, int, int, Any]) -> None:
+    """Writes one event of a task."""
+    sequence, attempt, wall_ms, kind, data = event
+    message.task_id = task.task_id
+    message.sequence = sequence
+    message.attempt = attempt
+    message.time.seconds = wall_ms // 1_000
+    message.time.nanos = wall_ms % 1_000 * 1_000_000
+    if kind == Kind.DELTA:
+        fill_delta(message.delta, data)
+    elif kind == Kind.COMPLETE:
+        fill_result(message.complete, task, data)
+    else:
+        _RARE[kind](message, data)
+
+
+def _progress(message: event_pb2.TaskEvent, data: tuple[float | None, str]) -> None:
+    message.progress.note = data[1]
+    if data[0] is not None:
+        message.progress.fraction = data[0]
+
+
+def _gap(message: event_pb2.TaskEvent, data: Gap) -> None:
+    message.gap.from_sequence = data.first
+    message.gap.to_sequence = data.last
+    for delta in data.snapshot:
+        fill_delta(message.gap.snapshot.add(), delta)
+
+
+def _started(message: event_pb2.TaskEvent, data: tuple[str, str]) -> None:
+    message.started.instance_id, message.started.agent_id = data
+
+
+def _handoff(message: event_pb2.TaskEvent, data: tuple[str, str]) -> None:
+    message.handoff.from_instance_id, message.handoff.to_instance_id = data
+
+
+def _attempt_reset(message: event_pb2.TaskEvent, keep: int) -> None:
+    message.attempt_reset.SetInParent()
+    message.attempt_reset.keep_up_to_sequence = keep
+
+
+def _retrying(message: event_pb2.TaskEvent, data: Fault) -> None:
+    message.retrying.reason = data.reason.name
+    message.retrying.message = data.message
+
+
+_RARE: dict[int, Any] = {
+    Kind.ACCEPTED: lambda message, data: message.accepted.SetInParent(),
+    Kind.STARTED: _started,
+    Kind.PROGRESS: _progress,
+    Kind.ATTEMPT_RESET: _attempt_reset,
+    Kind.RESUMED: lambda message, data: setattr(message.resumed, "after_sequence", data),
+    Kind.GAP: _gap,
+    Kind.HANDOFF: _handoff,
+    Kind.RETRYING: _retrying,
+}
+
+
+def event_size(kind: int, data: Any) -> int:
+    """About how many bytes an event takes in a frame."""
+    if kind == Kind.DELTA:
+        return 64 + len(data.content)
+    if kind == Kind.COMPLETE:
+        return 160 + (len(data.content) if data.content is not None else 0)
+    if kind == Kind.GAP:
+        return 96 + sum(len(delta.content) for delta in data.snapshot)
+    return 96
+
+
+def fill_task(message: task_pb2.Task, task: Task, *, full: bool) -> None:
+    """Writes a task with all that is known of it; without payloads unless `full`."""
+    message.spec.ParseFromString(task.spec)
+    if not full:
+        message.spec.ClearField("payload")
+        message.spec.ClearField("attachments")
+    message.state = int(task.state)  # type: ignore[assignment]
+    message.accepted_at.CopyFrom(timestamp(task.accepted_wall_ms))
+    message.last_sequence = task.sequence
+    if task.pool is not None:
+        message.pool = task.pool.key.agent_type
+    if task.pending_reason and task.outcome is None:
+        message.pending_reason = task.pending_reason
+    for past in task.history or ():
+        _fill_attempt(message.attempts.add(), past)
+    numbers = {past.number for past in task.history or ()}
+    if task.attempt and task.attempt not in numbers and task.instance_id:
+        current = message.attempts.add(number=task.attempt, fencing_token=task.attempt, instance_id=task.instance_id)
+        if task.instance is not None:
+            current.agent_id, current.generation = task.instance.agent_id, task.instance.generation
+        elif task.outcome is not None:
+            current.agent_id = task.outcome.agent_id
+        offered = task.accepted_wall_ms + max(0, task.offered_ms - task.accepted_ms)
+        current.offered_at.CopyFrom(timestamp(offered))
+        if task.outcome is not None:
+            current.ended_at.CopyFrom(timestamp(task.outcome.ended_wall_ms))
+    if task.outcome is not None:
+        fill_result(message.result, task, task.outcome)
+        message.ended_at.CopyFrom(timestamp(task.outcome.ended_wall_ms))
+        if not full:
+            message.result.ClearField("output")
+
+
+def _fill_attempt(message: task_pb2.Attempt, past: PastAttempt) -> None:
+    message.number = message.fencing_token = past.number
+    message.instance_id, message.agent_id, message.generation = past.instance_id, past.agent_id, past.generation
+    if past.offered_wall_ms:
+        message.offered_at.CopyFrom(timestamp(past.offered_wall_ms))
+    if past.ended_wall_ms:
+        message.ended_at.CopyFrom(timestamp(past.ended_wall_ms))
+    if past.fault is not None:
+        fill_error(message.error, past.fault)

@@ -1,0 +1,35 @@
+"""What the runtime needs of the contract (`runtime.host.Codec`): stored requests become tasks again."""
+
+from __future__ import annotations
+
+from agentreach.v1 import agent_pb2, task_pb2
+from reach.core.directory import Selector
+from reach.core.events import Joining
+from reach.core.model import Task
+from reach.wire.agents import read_registration
+from reach.wire.requests import TaskReader, same_content
+
+
+class ProtoCodec:
+    """Reads back what was checked and stored by us."""
+
+    def __init__(self, reader: TaskReader) -> None:
+        self.reader = reader
+
+    def task_of(self, tenant: str, spec: bytes) -> Task:
+        """The task of a request that was accepted once."""
+        return self.reader.read(tenant, task_pb2.TaskSpec.FromString(spec))[0]
+
+    def selector_of(self, spec: bytes) -> Selector:
+        """What the request named to choose a pool."""
+        return self.reader.asked(task_pb2.TaskSpec.FromString(spec)).selector
+
+    def joining_of(self, registration: bytes, boot_id: str) -> Joining:
+        """The registration as it was taken."""
+        message = agent_pb2.Registration.FromString(registration)
+        message.boot_id = boot_id
+        return read_registration(message)[1]
+
+    def same_content(self, one: bytes, other: bytes) -> bool:
+        """Whether two requests ask for the same (DLV-3)."""
+        return same_content(one, other)

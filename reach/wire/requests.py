@@ -1,0 +1,296 @@
+"""From a caller's `TaskSpec` to a `Task` of the core: every bad field ends here, with its name and what it may be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from google.protobuf.duration_pb2 import Duration
+
+from agentreach.v1 import task_pb2
+from reach.core import policies
+from reach.core.directory import Selector
+from reach.core.model import EffectKind, Requirement, Task
+from reach.core.retry import POLICIES, RETRIED, RetryPolicy
+from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
+
+ID_BYTES = 256
+LABELS = 64
+TAGS = 64
+ATTACHMENTS = 16
+RELATED = 16
+DELAYS = 16
+PAYLOAD_LIMIT = 4 << 20
+MAX_DURATION_MS = 30 * 24 * 3_600_000
+"""30 days: longer than anything that should wait for an agent."""
+SCHEDULE_TO_START_MS = 300_000
+SCHEDULE_TO_CLOSE_MS = 3_600_000
+PROTOCOL_VERSIONS = ("1",)
+TIMEOUT_CLASSES_MS = {"qa": 2_000, "code": 15_000, "document": 30_000}
+"""Start-to-close by class (DLV-6)."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+class Limits(NamedTuple):
+    """What a node takes."""
+
+    payload: int = PAYLOAD_LIMIT
+    schedule_to_start_ms: int = SCHEDULE_TO_START_MS
+    schedule_to_close_ms: int = SCHEDULE_TO_CLOSE_MS
+    max_retry: int | None = None
+    """Retries of the default policy; None: as the policy says."""
+
+
+def invalid(field: str, why: str) -> InvalidRequest:
+    """The error for one bad field."""
+    return InvalidRequest(f"{field}: {why}", Reason.INVALID_FIELD, field=field)
+
+
+def check_id(field: str, value: str, *, required: bool = False) -> str:
+    """An id: at most 256 bytes, no control characters."""
+    if not value:
+        if required:
+            raise invalid(field, "is required")
+        return value
+    if len(value) > ID_BYTES or (not value.isascii() and len(value.encode()) > ID_BYTES):
+        raise invalid(field, f"is longer than {ID_BYTES} bytes")
+    if not value.isprintable() and _CONTROL.search(value):
+        raise invalid(field, "has control characters")
+    return value
+
+
+def check_ids(field: str, values: Iterable[str], most: int) -> tuple[str, ...]:
+    """Several ids."""
+    found = tuple(values)
+    if len(found) > most:
+        raise invalid(field, f"has {len(found)} entries, at most {most} are allowed")
+    for value in found:
+        check_id(field, value, required=True)
+    return found
+
+
+def duration_ms(field: str, value: Duration, *, least: int = 0) -> int:
+    """A duration in milliseconds, rounded up; between `least` and 30 days."""
+    milliseconds = value.seconds * 1_000 + -(-value.nanos // 1_000_000)
+    if milliseconds < least or milliseconds > MAX_DURATION_MS:
+        raise invalid(field, f"must be between {least} ms and 30 days, it is {value.seconds} s {value.nanos} ns")
+    return milliseconds
+
+
+class Asked(NamedTuple):
+    """What a selector asks for, split into level 1 and level 2."""
+
+    selector: Selector
+    requirement: Requirement
+    excluded: tuple[str, ...]
+
+
+class TaskReader:
+    """Reads tasks. Selectors repeat, so what they ask for is kept by their bytes."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits if limits is not None else Limits()
+        self._asked: dict[tuple[bytes, str, str], Asked] = {}
+        self._default_retry: RetryPolicy | None = None
+        if self.limits.max_retry is not None:
+            ladder = POLICIES["ladder"]
+            delays = ladder.delays_ms[: self.limits.max_retry]
+            delays += ladder.delays_ms[-1:] * (self.limits.max_retry - len(delays))
+            self._default_retry = RetryPolicy("ladder", delays)
+
+    def asked(self, spec: task_pb2.TaskSpec) -> Asked:
+        """What the task's selector, method and payload ask of an instance."""
+        media_type = spec.payload.media_type
+        key = (spec.selector.SerializeToString(), spec.method, media_type)
+        found = self._asked.get(key)
+        if found is None:
+            if len(self._asked) >= 10_000:
+                self._asked.clear()
+            found = self._asked[key] = _read_selector(spec.selector, spec.method, media_type)
+        return found
+
+    def read(
+        self, tenant: str, spec: task_pb2.TaskSpec, new_id: Callable[[], str] | None = None
+    ) -> tuple[Task, Selector]:
+        """A task from a caller.
+
+        Args:
+            tenant: The caller's.
+            spec: The request; gets a fresh id if it has none.
+            new_id: Makes one.
+
+        Raises:
+            InvalidRequest: INVALID_FIELD, PAYLOAD_TOO_LARGE, VERSION_NOT_SUPPORTED.
+            Internal: NOT_IMPLEMENTED, for what a later version brings.
+        """
+        if not spec.task_id and new_id is not None:
+            spec.task_id = new_id()
+        task_id = check_id("task.task_id", spec.task_id)
+        asked = self.asked(spec)
+        content = spec.payload.WhichOneof("content")
+        size = 0
+        if content == "data":
+            size = len(spec.payload.data)
+        elif content == "text":
+            text = spec.payload.text
+            size = len(text) if text.isascii() else len(text.encode())
+        raw = spec.SerializeToString()
+        if size > self.limits.payload or len(raw) > self.limits.payload + (128 << 10):
+            message = f"the payload has {max(size, len(raw))} bytes, at most {self.limits.payload} are allowed"
+            raise InvalidRequest(message, Reason.PAYLOAD_TOO_LARGE, limit=str(self.limits.payload))
+        task = Task(tenant, task_id, raw, asked.requirement)
+        task.excluded = asked.excluded
+        self._fill(task, spec)
+        return task, asked.selector
+
+    def _fill(self, task: Task, spec: task_pb2.TaskSpec) -> None:
+        limits = self.limits
+        task.schedule_to_start_ms = limits.schedule_to_start_ms
+        task.schedule_to_close_ms = limits.schedule_to_close_ms
+        task.retry = self._default_retry
+        if spec.durability:
+            task.volatile = spec.durability == task_pb2.DURABILITY_VOLATILE
+        if spec.effects:
+            task.effects = EffectKind(spec.effects)
+        if spec.HasField("priority"):
+            if spec.priority > 9:
+                raise invalid("task.priority", "must be 0 … 9")
+            task.priority = spec.priority
+        if spec.HasField("timeouts"):
+            _read_timeouts(task, spec.timeouts)
+        if spec.HasField("session"):
+            task.session = session_name(spec.session)
+        if spec.HasField("retry"):
+            task.retry = _read_retry(spec.retry)
+        if spec.HasField("cost_slots"):
+            if not 1 <= spec.cost_slots <= 1_000:
+                raise invalid("task.cost_slots", "must be 1 … 1000")
+            task.cost = spec.cost_slots
+        if spec.HasField("start_delay"):
+            task.start_delay_ms = duration_ms("task.start_delay", spec.start_delay)
+        _check_rest(task, spec)
+
+
+def _check_rest(task: Task, spec: task_pb2.TaskSpec) -> None:
+    """Fields that are carried more than read."""
+    if spec.attachments and len(spec.attachments) > ATTACHMENTS:
+        raise invalid("task.attachments", f"has {len(spec.attachments)} entries, at most {ATTACHMENTS} are allowed")
+    if spec.labels:
+        check_labels("task.labels", spec.labels)
+    if spec.parent_task_id or spec.root_task_id:
+        task.parent_task_id = check_id("task.parent_task_id", spec.parent_task_id)
+        task.root_task_id = check_id("task.root_task_id", spec.root_task_id) or task.parent_task_id
+    if spec.related_task_ids:
+        check_ids("task.related_task_ids", spec.related_task_ids, RELATED)
+    task.fairness_key = check_id("task.fairness_key", spec.fairness_key)
+    check_id("task.source", spec.source)
+    if spec.protocol_version:
+        check_version(spec.protocol_version)
+    if spec.policy and spec.policy not in policies.POLICIES:
+        raise invalid("task.policy", f"there is no policy {spec.policy!r}; there is {', '.join(policies.POLICIES)}")
+    for field in ("webhook", "budget"):
+        if spec.HasField(field):
+            raise Internal(f"task.{field} is not built yet", Reason.NOT_IMPLEMENTED)
+
+
+def check_labels(field: str, labels: Mapping[str, str]) -> None:
+    """Labels: at most 64, names and values are ids."""
+    if len(labels) > LABELS:
+        raise invalid(field, f"has {len(labels)} entries, at most {LABELS} are allowed")
+    for name, value in labels.items():
+        check_id(field, name, required=True)
+        check_id(field, value)
+
+
+def check_version(version: str) -> None:
+    """The version of the envelope must be one that is spoken here."""
+    if version not in PROTOCOL_VERSIONS:
+        message = f"protocol version {version!r} is not spoken here, only {', '.join(PROTOCOL_VERSIONS)}"
+        raise InvalidRequest(message, Reason.VERSION_NOT_SUPPORTED)
+
+
+def _read_selector(selector: task_pb2.Selector, method: str, media_type: str) -> Asked:
+    s = selector
+    for field in ("agent_id", "agent_type", "capability", "capability_version", "instance_id", "region"):
+        check_id(f"task.selector.{field}", getattr(s, field))
+    for field in ("intent", "text"):
+        if getattr(s, field):
+            raise Internal(f"routing by {field} is not built yet: name a type, an agent or a capability",
+                           Reason.NOT_IMPLEMENTED)  # fmt: skip
+    check_id("task.method", method)
+    check_id("task.payload.media_type", media_type)
+    if not (s.agent_id or s.agent_type or s.capability or s.instance_id):
+        raise invalid("task.selector", "names nobody: give agent_id, agent_type, capability or instance_id")
+    requirement = Requirement(
+        agent_id=s.agent_id,
+        instance_id=s.instance_id,
+        capability=s.capability,
+        capability_version=s.capability_version,
+        method=method,
+        required_tags=check_ids("task.selector.required_tags", s.required_tags, TAGS),
+        accepted_media_types=check_ids("task.selector.accepted_media_types", s.accepted_media_types, TAGS),
+        accepted_languages=check_ids("task.selector.accepted_languages", s.accepted_languages, TAGS),
+        input_media_type=media_type,
+    )
+    check_ids("task.selector.preferred_tags", s.preferred_tags, TAGS)
+    excluded = check_ids("task.selector.excluded_instances", s.excluded_instances, TAGS)
+    return Asked(Selector(s.agent_type, s.agent_id, s.instance_id, s.capability), requirement, excluded)
+
+
+def session_name(key: task_pb2.SessionKey) -> str:
+    """The key of a session as one word. All three parts are required (SES-1)."""
+    parts = []
+    for field in ("app_id", "user_id", "session_id"):
+        value = check_id(f"session.{field}", getattr(key, field), required=True)
+        parts.append(value.replace("%", "%25").replace(":", "%3A"))
+    return ":".join(parts)
+
+
+def _read_timeouts(task: Task, timeouts: task_pb2.Timeouts) -> None:
+    t = timeouts
+    if t.timeout_class:
+        limit = TIMEOUT_CLASSES_MS.get(t.timeout_class)
+        if limit is None:
+            known = ", ".join(TIMEOUT_CLASSES_MS)
+            raise invalid("task.timeouts.timeout_class", f"there is no class {t.timeout_class!r}; there is {known}")
+        task.start_to_close_ms = limit
+    if t.HasField("schedule_to_start"):
+        task.schedule_to_start_ms = duration_ms("task.timeouts.schedule_to_start", t.schedule_to_start, least=1)
+    if t.HasField("start_to_close"):
+        task.start_to_close_ms = duration_ms("task.timeouts.start_to_close", t.start_to_close, least=1)
+    if t.HasField("schedule_to_close"):
+        task.schedule_to_close_ms = duration_ms("task.timeouts.schedule_to_close", t.schedule_to_close, least=1)
+    if t.HasField("silence"):
+        task.silence_ms = duration_ms("task.timeouts.silence", t.silence, least=1)
+
+
+def _read_retry(retry: task_pb2.RetryPolicy) -> RetryPolicy:
+    if retry.never:
+        return POLICIES["never"]
+    policy = POLICIES.get(retry.name or "ladder")
+    if policy is None:
+        raise invalid("task.retry.name", f"there is no policy {retry.name!r}; there is {', '.join(POLICIES)}")
+    if not (retry.delays or retry.full_jitter or retry.retry_on):
+        return policy
+    if len(retry.delays) > DELAYS:
+        raise invalid("task.retry.delays", f"has {len(retry.delays)} entries, at most {DELAYS} are allowed")
+    delays = tuple(duration_ms("task.retry.delays", delay) for delay in retry.delays) or policy.delays_ms
+    known = {one.value for one in ErrorClass}
+    if any(one not in known for one in retry.retry_on):
+        raise invalid("task.retry.retry_on", "has an unknown class")
+    retry_on = frozenset(ErrorClass(one) for one in retry.retry_on) or RETRIED
+    return RetryPolicy(retry.name or "ladder", delays, retry.full_jitter, retry_on)
+
+
+def same_content(one: bytes, other: bytes) -> bool:
+    """Whether two requests ask for the same (DLV-3): all but deadlines, trace, budget left and retry count."""
+    return _digest(one) == _digest(other)
+
+
+def _digest(raw: bytes) -> bytes:
+    spec = task_pb2.TaskSpec.FromString(raw)
+    for field in ("timeouts", "trace", "budget", "retry", "cancel_with_caller", "protocol_version", "source"):
+        spec.ClearField(field)
+    return spec.SerializeToString(deterministic=True)

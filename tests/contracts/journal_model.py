@@ -1,0 +1,115 @@
+"""The slow obvious journal: it keeps everything it was told, in order, and folds it whenever somebody asks."""
+
+from typing import Any
+
+from reach.core.rows import OutcomeRow, TaskRow, Writes
+from reach.store.base import Loaded, StoredTask, TaskQuery
+
+OF_A_ROW = ("attempts", "failures", "outcomes", "reserves", "effects", "checkpoints")
+
+
+class ModelJournal:
+    def __init__(self) -> None:
+        self.told: dict[str, list[Any]] = {kind: [] for kind in (*OF_A_ROW, "tasks")}
+        self.agents: dict[tuple[str, str], Any] = {}
+        self.pins: dict[Any, Any] = {}
+        self.highest_row = 0
+        self.highest_revision = 0
+
+    def commit(self, writes: Writes) -> list[int]:
+        taken = []
+        for task in writes.tasks:
+            others = [t for t in self.told["tasks"] if (t.tenant, t.task_id) == (task.tenant, task.task_id)]
+            if not others:
+                self.told["tasks"].append(task)
+            elif others[0].row != task.row:
+                taken.append(task.row)
+        for kind in (*OF_A_ROW, "tasks"):
+            for item in getattr(writes, kind):
+                self.highest_row = max(self.highest_row, item.row)
+                if kind != "tasks" and item.row not in taken:
+                    self.told[kind].append(item)
+        for gone in writes.agents_gone:
+            self.agents.pop((gone.tenant, gone.instance_id), None)
+        for agent in writes.agents:
+            self.highest_revision = max(self.highest_revision, agent.revision)
+            key = (agent.tenant, agent.instance_id)
+            if key not in self.agents or self.agents[key].revision <= agent.revision:
+                self.agents[key] = agent
+        for pin in writes.pins:
+            self.pins.pop(pin[1:5], None)
+            if pin.instance_id:
+                self.pins[pin[1:5]] = pin
+        return taken
+
+    def of(self, kind: str, row: int) -> list[Any]:
+        return [item for item in self.told[kind] if item.row == row]
+
+    def firsts(self, kind: str, row: int) -> list[Any]:
+        """The first of each number, by number."""
+        items = self.of(kind, row)
+        numbers = sorted({item.number for item in items})
+        return [next(item for item in items if item.number == number) for number in numbers]
+
+    def outcome(self, row: int) -> OutcomeRow | None:
+        return next(iter(self.of("outcomes", row)), None)
+
+    def stored(self, task: TaskRow) -> StoredTask:
+        row = task.row
+        attempts = self.firsts("attempts", row)
+        data = None
+        number = 0
+        for item in self.of("checkpoints", row):
+            if data is None or item.number >= number:
+                data, number = item.data, item.number
+        return StoredTask(
+            task,
+            [item for item in attempts if item.number > task.attempt],
+            self.firsts("failures", row),
+            max([task.reserved] + [item.reserved for item in attempts + self.of("reserves", row)]),
+            max([0] + [item.number for item in self.of("effects", row)]),
+            data,
+            self.outcome(row),
+        )
+
+    def load(self) -> Loaded:
+        tasks = sorted(task for task in self.told["tasks"] if self.outcome(task.row) is None)
+        return Loaded(
+            [self.stored(task) for task in tasks],
+            sorted(self.agents.values(), key=lambda agent: (agent.revision, agent.tenant, agent.instance_id)),
+            sorted(self.pins.values(), key=lambda pin: pin[1:5]),
+            self.highest_row + 1,
+            self.highest_revision + 1,
+        )
+
+    def find(self, tenant: str, task_id: str) -> StoredTask | None:
+        found = [task for task in self.told["tasks"] if (task.tenant, task.task_id) == (tenant, task_id)]
+        return self.stored(found[0]) if found else None
+
+    def list_tasks(self, query: TaskQuery) -> list[StoredTask]:
+        found = []
+        for stored in map(self.stored, sorted(self.told["tasks"], reverse=True)):
+            task = stored.task
+            state = stored.outcome.state if stored.outcome else 1
+            wanted = [
+                query.tenant in ("", task.tenant),
+                not query.states or state in query.states,
+                query.session in ("", task.session),
+                query.agent_type in ("", task.agent_type),
+                query.root_task_id in ("", task.root_task_id),
+                query.accepted_after_ms <= task.accepted_wall_ms,
+                task.accepted_wall_ms < (query.accepted_before_ms or 1 << 62),
+                task.row < (query.before_row or 1 << 62),
+            ]
+            if all(wanted):
+                found.append(stored)
+        return found[: query.limit]
+
+    def purge(self, ended_before_ms: int, limit: int) -> int:
+        ended = {item.row: self.outcome(item.row).ended_wall_ms for item in self.told["outcomes"]}  # type: ignore[union-attr]
+        oldest = sorted((time, row) for row, time in ended.items() if time < ended_before_ms)[:limit]
+        gone = {row for _, row in oldest}
+        count = sum(task.row in gone for task in self.told["tasks"])
+        for kind, items in self.told.items():
+            self.told[kind] = [item for item in items if item.row not in gone]
+        return count

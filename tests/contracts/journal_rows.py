@@ -1,0 +1,114 @@
+"""Short ways to make rows of a journal, with values that tell one column from another."""
+
+from typing import Any
+
+from reach.core.rows import (
+    AgentRow,
+    AttemptRow,
+    CheckpointRow,
+    EffectRow,
+    FailureRow,
+    OutcomeRow,
+    PinRow,
+    ReserveRow,
+    TaskRow,
+    Writes,
+)
+
+SUCCEEDED = 5
+FAILED = 6
+PENDING = 1
+
+
+def task(row: int, task_id: str = "", tenant: str = "acme", **changes: Any) -> TaskRow:
+    plain = TaskRow(
+        row=row,
+        shard=row % 64,
+        tenant=tenant,
+        task_id=task_id or f"task-{row}",
+        pool_tenant="owner",
+        agent_type="summarizer",
+        spec=b"\x00\xffspec %d" % row,
+        accepted_wall_ms=1_000_000 + row,
+        reserved=1_000,
+        session="",
+        root_task_id="",
+        attempt=1,
+        instance_id="inst-1",
+        agent_id="agent-1",
+        generation=3,
+    )
+    return plain._replace(**changes)
+
+
+def attempt(row: int, number: int = 2, **changes: Any) -> AttemptRow:
+    return AttemptRow(row, row % 64, number, f"inst-{number}", f"agent-{number}", 4, 2_000_000 + row, 0)._replace(
+        **changes
+    )
+
+
+def failure(row: int, number: int = 1, **changes: Any) -> FailureRow:
+    return FailureRow(row, row % 64, number, 3_000_000 + row, 3, 17, "the instance is gone", 1, 1, 3_000_500)._replace(
+        **changes
+    )
+
+
+def outcome(row: int, state: int = SUCCEEDED, **changes: Any) -> OutcomeRow:
+    plain = OutcomeRow(
+        row=row,
+        shard=row % 64,
+        state=state,
+        ended_wall_ms=4_000_000 + row,
+        sequence=7,
+        agent_id="agent-1",
+        instance_id="inst-1",
+        attempts=1,
+        transfers=0,
+        queued_ms=12,
+        ran_ms=34,
+        media_type="text/plain",
+        content=f"done {row}",
+        error_class=0,
+        reason=0,
+        message="",
+        metadata=None,
+        extra=None,
+    )
+    return plain._replace(**changes)
+
+
+def reserve(row: int, reserved: int) -> ReserveRow:
+    return ReserveRow(row, row % 64, reserved)
+
+
+def effect(row: int, number: int = 1) -> EffectRow:
+    return EffectRow(row, row % 64, number, "charge", 5_000_000)
+
+
+def checkpoint(row: int, number: int = 1, data: bytes = b"half way") -> CheckpointRow:
+    return CheckpointRow(row, row % 64, number, data)
+
+
+def agent(instance_id: str = "inst-1", revision: int = 1, tenant: str = "acme", **changes: Any) -> AgentRow:
+    return AgentRow(
+        tenant,
+        instance_id,
+        "summarizer",
+        f"boot-{revision}",
+        revision,
+        ("boot-0",),
+        b"\xff%d" % revision,
+        6_000,
+        revision,
+    )._replace(**changes)
+
+
+def pin(session: str = "s1", instance_id: str = "inst-1", **changes: Any) -> PinRow:
+    return PinRow(9, "owner", "summarizer", "acme", session, instance_id, 7_000, 0)._replace(**changes)
+
+
+def writes(**kinds: list[Any]) -> Writes:
+    made = Writes()
+    for kind, rows in kinds.items():
+        setattr(made, kind, rows)
+    return made

@@ -1,0 +1,129 @@
+"""What must hold of a pool after every step, recomputed from scratch."""
+
+from collections import Counter
+from typing import Any
+
+from reach.core import health
+from reach.core.model import FIRST_TERMINAL, Instance, Task, TaskState
+from reach.core.policies import score
+from reach.core.pool import Pool
+from reach.core.routing import BUCKETS
+from reach.core.rows import Writes
+from reach.core.stream import Kind
+
+
+def check(pool: Pool, everyone: list[Instance]) -> None:
+    """Tasks, instances and the routing index agree; `everyone` holds the instances that have left too."""
+    for task in pool.tasks.values():
+        check_task(pool, task)
+    for instance in everyone:
+        check_load(pool, instance)
+    check_router(pool)
+    check_queue(pool)
+    assert not pool.dirty
+    assert not pool.slot_freed
+    assert pool.pins.counts == Counter(pin.instance_id for pin in pool.pins._pins.values())
+
+
+def check_task(pool: Pool, task: Task) -> None:
+    assert task.pool is pool
+    assert (task.outcome is not None) is (task.state >= FIRST_TERMINAL), task
+    if task.state is TaskState.PENDING:
+        assert task.instance is None, task
+        assert task in pool.queue or task.timer_slot, f"{task} is forgotten"
+    elif task.state >= FIRST_TERMINAL:
+        assert task.instance is None, task
+        assert task not in pool.queue, task
+        assert not task.timer_slot, task
+    else:
+        assert task.instance is not None, task
+        assert task.instance.running.get(task.key) is task, task
+        assert task.instance_id == task.instance.instance_id, task
+        assert task not in pool.queue, task
+        assert task.timer_slot, f"{task} has no deadline"
+        assert task.attempt > 0, task
+    if not task.volatile:
+        assert task.sequence <= max(task.reserved, 1) + 1, task
+    if task.log is not None:
+        numbers = [event[0] for event in task.log.events]
+        assert numbers == list(range(task.sequence - len(numbers) + 1, task.sequence + 1)), task
+        assert task.log.bytes == sum(size for _, size in task.log.ages), task
+        assert len(task.log.ages) == len(numbers), task
+
+
+def check_load(pool: Pool, instance: Instance) -> None:
+    held = sum(one.cost for one in pool.held if one.instance is instance)
+    running = sum(task.cost for task in instance.running.values())
+    assert instance.inflight == held + running >= 0, instance
+    for key, task in instance.running.items():
+        assert task.key == key
+        assert task.instance is instance, task
+        assert pool.tasks.get(key) is task, task
+    if pool.instances.get(instance.instance_id) is not instance:
+        assert instance.bit == -1, f"{instance} has left and is still found"
+        assert not instance.timer_slot, f"{instance} has left and has a timer"
+
+
+def check_router(pool: Pool) -> None:
+    router = pool.router
+    found = {one.bit: one for one in router.instances if one is not None}
+    assert set(found.values()) == set(pool.instances.values())
+    assert router.all == sum(1 << bit for bit in found)
+    buckets, free, overfull = [0] * BUCKETS, 0, 0
+    for bit, one in found.items():
+        assert one.bit == bit
+        assert one.blocked_by == health.blocked_by(one), one
+        if one.blocked_by:
+            continue
+        if one.inflight < one.max_concurrency:
+            buckets[int(score(router.policy, one) * (BUCKETS - 1))] |= 1 << bit
+            free |= 1 << bit
+        elif one.inflight < int(one.max_concurrency * router.overcommit):
+            overfull |= 1 << bit
+    assert router._buckets == buckets
+    assert router._occupied == sum(1 << number for number, mask in enumerate(buckets) if mask)
+    assert router._overfull == overfull
+    assert router._free == free
+    for (kind, value), mask in router._attributes.items():
+        if kind == "tag":
+            assert mask == sum(1 << bit for bit, one in found.items() if value in one.profile.tags)
+
+
+def check_queue(pool: Pool) -> None:
+    """Nobody waits that could go: whoever is first finds no instance."""
+    assert pool.queue.bytes == sum(task.size for task in pool.queue)
+    for head in pool.queue.heads():
+        if not head.session:
+            verdict = pool.router.pick(head.requirement, head.excluded, head.cost, 1)
+            assert verdict.chosen is None, f"{head} waits and {verdict.chosen} could take it"
+
+
+def check_events(events: list[tuple[int, int, int, int, Any]], after: int) -> None:
+    """What one reader got: dense, or told of the gap; the end comes once and last (P4)."""
+    for number, _, _, kind, data in events:
+        if kind == Kind.GAP:
+            assert (data.first, data.last) == (after + 1, number), events
+        else:
+            assert number == after + 1, events
+        after = number
+    ends = [event for event in events if event[3] == Kind.COMPLETE]
+    assert len(ends) <= 1, events
+    assert not ends or events[-1] is ends[0], events
+
+
+def check_rows(rows: Writes) -> None:
+    """Each task is accepted once, ends at most once, and its attempts count up (P1, P2)."""
+    accepted = Counter(row.row for row in rows.tasks)
+    assert set(accepted.values()) <= {1}
+    assert set(Counter((row.tenant, row.task_id) for row in rows.tasks).values()) <= {1}
+    assert set(Counter(row.row for row in rows.outcomes).values()) <= {1}
+    assert {row.row for kind in (rows.outcomes, rows.attempts, rows.failures) for row in kind} <= set(accepted)  # type: ignore[attr-defined]
+    attempts = {row.row: row.attempt for row in rows.tasks}
+    for row in rows.attempts:
+        assert row.number == attempts[row.row] + 1, row
+        attempts[row.row] = row.number
+    for failure in rows.failures:
+        assert 1 <= failure.number <= attempts[failure.row], failure
+    for outcome in rows.outcomes:
+        assert outcome.attempts == attempts[outcome.row], outcome
+    assert set(Counter((row.row, row.number) for row in rows.effects).values()) <= {1}

@@ -1,0 +1,197 @@
+"""Pins of sessions: life, counts, bounds, and how tasks follow them (RTE-7, SES-1, SES-2, SES-4, case E4)."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reach.core import events as ev
+from reach.core import session
+from reach.core.assignment import PIN_WAIT_MS
+from reach.core.effects import Offer
+from reach.core.model import Requirement, TaskState
+from reach.core.session import Pins
+from reach.core.stream import Kind
+from tests.core.harness import TENANT, Shell, of
+
+NAME = (TENANT, "app:user:1")
+
+
+def test_a_pin_expires_when_idle_and_is_renewed_by_use():
+    pins = Pins(ttl_ms=100)
+    pins.set(NAME, "one", 0)
+    assert pins.get(NAME, 99) is not None
+    pins.set(NAME, "one", 99)
+    assert pins.get(NAME, 198) is not None
+    assert pins.get(NAME, 199) is None
+    assert len(pins) == 0
+    assert pins.counts == {}
+
+
+def test_expired_pins_go_without_being_asked_for():
+    pins = Pins(ttl_ms=100)
+    for number in range(50):
+        pins.set((TENANT, str(number)), "old", 0)
+    for number in range(20):
+        pins.set((TENANT, f"new {number}"), "new", 1_000)
+    assert pins.counts == {"new": 20}
+
+
+def test_too_many_pins_forget_the_one_that_was_used_least_lately(monkeypatch):
+    monkeypatch.setattr(session, "MAX_PINS", 3)
+    pins = Pins(ttl_ms=1_000)
+    for number in range(3):
+        pins.set((TENANT, str(number)), "one", number)
+    pins.set((TENANT, "0"), "one", 5)
+    pins.set((TENANT, "3"), "one", 6)
+    assert pins.get((TENANT, "1"), 7) is None
+    assert len(pins) <= 3
+    assert pins.counts == {"one": len(pins)}
+
+
+def test_moving_counts_a_handoff():
+    pins = Pins()
+    pins.set(NAME, "one", 0)
+    assert pins.set(NAME, "one", 1).handoffs == 0
+    assert pins.set(NAME, "two", 2).handoffs == 1
+    assert pins.counts == {"two": 1}
+
+
+@given(st.lists(st.tuples(st.sampled_from("sdg"), st.integers(0, 5), st.integers(0, 2), st.integers(0, 40))))
+def test_counts_are_those_of_the_pins(acts):
+    pins, plain, now = Pins(ttl_ms=100), {}, 0
+    for act, number, instance, passed in acts:
+        now += passed
+        name = (TENANT, str(number))
+        if act == "s":
+            pins.set(name, f"i{instance}", now)
+            plain[name] = (f"i{instance}", now + 100)
+        elif act == "d":
+            pins.drop(name)
+            plain.pop(name, None)
+        else:
+            pin = pins.get(name, now)
+            known = plain.get(name)
+            assert (pin.instance_id if pin else None) == (known[0] if known and known[1] > now else None)
+        held = [pin.instance_id for pin in pins._pins.values()]
+        assert pins.counts == {one: held.count(one) for one in set(held)}
+
+
+# -- in a pool ---------------------------------------------------------------------------------------------------------
+
+
+def fleet(count=3, slots=4, **shell):
+    made = Shell(**shell)
+    for number in range(count):
+        made.join(f"i{number}", slots=slots)
+    return made
+
+
+def run(shell, name, **fields):
+    task = shell.submit(session=name, **fields)
+    where = task.instance_id
+    shell.report(task)
+    return where
+
+
+def test_a_session_stays_where_it_began_though_others_join_and_leave():
+    shell = fleet()
+    where = {f"s{number}": run(shell, f"s{number}") for number in range(60)}
+    assert len(set(where.values())) == 3
+    for number in range(3, 6):
+        shell.join(f"i{number}", slots=4)
+    assert {name: run(shell, name) for name in where} == where
+    shell.step(ev.Left(shell.pool.instances["i1"]))
+    after = {name: run(shell, name) for name in where}
+    for name, instance_id in where.items():
+        assert (after[name] == instance_id) is (instance_id != "i1")
+    assert len({after[name] for name in where if where[name] == "i1"}) > 1
+
+
+def test_the_same_session_of_two_tenants_is_two_sessions():
+    shell = fleet()
+    run(shell, "app:user:1")
+    run(shell, "app:user:1", tenant="other")
+    assert len(shell.pool.pins) == 2
+
+
+def test_a_full_pinned_instance_is_waited_for_then_left():
+    shell = fleet(2, slots=1)
+    first = shell.submit(session="s")
+    second = shell.submit(session="s")
+    assert second.state is TaskState.PENDING
+    assert second.pending_reason == "pinned_instance_full"
+    shell.advance(PIN_WAIT_MS - 100)
+    assert second.state is TaskState.PENDING
+    shell.advance(200)
+    assert second.state is TaskState.DELIVERED
+    assert second.instance_id != first.instance_id
+
+
+def test_a_full_pinned_instance_that_frees_a_slot_gets_the_task():
+    shell = fleet(2, slots=1)
+    first = shell.submit(session="s")
+    second = shell.submit(session="s")
+    where = first.instance_id
+    shell.report(first)
+    assert second.instance_id == where
+    assert second.state is TaskState.DELIVERED
+
+
+def test_who_waits_for_a_pin_does_not_block_others():
+    shell = fleet(2, slots=1)
+    shell.submit(session="s")
+    waits = shell.submit(session="s")
+    other = shell.submit()
+    assert waits.state is TaskState.PENDING
+    assert other.state is TaskState.DELIVERED
+
+
+def test_a_wait_for_a_pin_that_begins_in_the_queue_is_bounded_too():
+    shell = fleet(2, slots=1)
+    one, two = (shell.submit(session=name, start_to_close_ms=60_000) for name in ("s", ""))
+    pinned = one.instance
+    shell.step(ev.Drained(pinned, 0, False, None))
+    late = shell.submit(session="s")
+    assert late.pending_reason == "capacity"
+    shell.step(ev.Drained(pinned, 0, True, None))
+    shell.report(two)
+    assert late.pending_reason == "pinned_instance_full"
+    shell.advance(PIN_WAIT_MS + 20)
+    assert late.state is TaskState.DELIVERED
+    assert late.instance is not pinned
+
+
+def test_a_pinned_instance_that_does_not_match_is_not_waited_for():
+    shell = Shell()
+    shell.join("plain", slots=1)
+    run(shell, "s")
+    shell.join("gpu", slots=1, tags=("gpu",))
+    task = shell.submit(session="s", requirement=Requirement(required_tags=("gpu",)))
+    assert task.instance_id == "gpu"
+
+
+def test_a_move_tells_the_reader_and_is_written_with_the_attempt():
+    shell = fleet(2)
+    run(shell, "s")
+    where = shell.pool.pins.get((TENANT, "s"), shell.now_ms).instance_id
+    shell.lose(shell.pool.instances[where])
+    reader = shell.reader()
+    task = shell.submit(session="s", reader=reader)
+    assert Kind.HANDOFF in shell.kinds(reader)
+    assert [row.instance_id for row in shell.journal.rows.pins] == [where, task.instance_id]
+    assert shell.journal.rows.pins[-1].handoffs == 1
+    assert task.instance_id != where
+
+
+def test_new_sessions_do_not_overtake_those_who_wait():
+    shell = fleet(1, slots=1)
+    running = shell.submit()
+    waits = shell.submit()
+    sends = shell.step(shell.reported(running), ev.Submitted(shell.task(session="new"), shell.reader()))
+    assert [offer.task for offer in of(sends, Offer)] == [waits]
+
+
+def test_volatile_tasks_write_no_pins():
+    shell = fleet(1)
+    shell.submit(session="s", volatile=True)
+    assert shell.journal.rows.pins == []
+    assert len(shell.pool.pins) == 1

@@ -1,0 +1,254 @@
+"""Beats whatever handlers do; signals; fork; several loops; nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from reach import Agent, Client, SyncClient, Timeout
+from tests.sdk.fake_server import FakeServer
+from tests.sdk.test_agent import default, running
+
+
+async def test_beats_go_on_while_handlers_block_threads(server):  # B1
+    server.link_welcome = lambda _hello: {"heartbeat_interval": {"nanos": 200_000_000}}
+
+    def handler(task):
+        time.sleep(1.5)
+
+    async with running(server, handler) as (_, stream):
+        stream.offer("t", method="handler")
+        await stream.wait("accepts")
+        before = len(stream.items("beats"))
+        await asyncio.sleep(1.0)
+        beats = stream.items("beats")[before:]
+        assert len(beats) >= 3
+        assert all(beat.status.inflight == 1 for beat in beats)
+        assert not server.beats
+
+
+async def test_beats_go_on_while_a_handler_blocks_the_loop(free_server):  # B1, F11
+    code = """
+        import sys, time
+        from reach import Agent
+        agent = Agent("worker", addr=sys.argv[1], heartbeat_interval=1.0)
+        @agent.route()
+        async def handler(task):
+            time.sleep(4)
+            return "done"
+        agent.run()
+    """
+    process = run_python(code, free_server.address)
+    try:
+        stream = await free_server.agent()
+        await stream.wait("beats")
+        stream.offer("t")
+        await asyncio.sleep(3.0)
+        assert [beat.status.loop_stalled.seconds for beat in free_server.beats][:2] == [1, 1] or free_server.beats
+        beat = free_server.beats[-1]
+        assert beat.status.HasField("loop_stalled")
+        assert beat.status.inflight == 1
+        registration = stream.items("hellos")[0].registration
+        assert (beat.instance_id, beat.boot_id) == (registration.instance_id, registration.boot_id)
+        before = len(stream.items("beats"))
+        assert (await stream.result("t")).output.text == "done"
+        await stream.wait("beats", before + 1)
+        assert not stream.items("beats")[-1].status.HasField("loop_stalled")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 10) == 0
+
+
+@pytest.fixture
+async def free_server(server: FakeServer) -> FakeServer:
+    """A server that welcomes agents with beats each second."""
+    server.link_welcome = lambda _hello: {"heartbeat_interval": {"seconds": 1}}
+    return server
+
+
+def run_python(code: str, *arguments: str) -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), *arguments])
+
+
+async def test_sigterm_finishes_what_runs(free_server):  # B3
+    code = """
+        import sys, time
+        from reach import Agent
+        agent = Agent("worker", addr=sys.argv[1], heartbeat_interval=1.0)
+        @agent.route()
+        def handler(task):
+            time.sleep(2.5)
+            return "done"
+        agent.run()
+    """
+    process = run_python(code, free_server.address)
+    stream = await free_server.agent()
+    await stream.wait("beats")
+    stream.offer("t")
+    await stream.wait("accepts")
+    process.send_signal(signal.SIGTERM)
+    before = len(stream.items("beats"))
+    assert (await stream.result("t")).output.text == "done"
+    beats = stream.items("beats")[before:]
+    assert len(beats) >= 2
+    assert all(beat.status.availability == 3 for beat in beats)
+    await stream.wait("goodbyes")
+    assert await asyncio.to_thread(process.wait, 10) == 0
+
+
+async def test_a_second_signal_does_not_wait(free_server):
+    code = """
+        import sys, time
+        from reach import Agent
+        agent = Agent("worker", addr=sys.argv[1])
+        @agent.route()
+        def handler(task):
+            time.sleep(60)
+        agent.run()
+    """
+    process = run_python(code, free_server.address)
+    stream = await free_server.agent()
+    await stream.wait("beats")
+    stream.offer("t")
+    await stream.wait("accepts")
+    process.send_signal(signal.SIGINT)
+    await stream.until(lambda: stream.items("beats")[-1].status.availability == 3)
+    process.send_signal(signal.SIGINT)
+    assert (await stream.result("t")).HasField("released")
+    assert await asyncio.to_thread(process.wait, 10) == 0
+
+
+async def test_beats_survive_the_collector(server):  # B4
+    server.link_welcome = lambda _hello: {"heartbeat_interval": {"nanos": 100_000_000}}
+    async with running(server, default) as (_, stream):
+        for _ in range(20):
+            gc.collect()
+            await asyncio.sleep(0.05)
+        assert len(stream.items("beats")) >= 7
+
+
+def _in_child(queue, address: str) -> None:
+    """What a forked child may try."""
+    told = []
+    for attempt in (_use_client, lambda: SyncClient(address, connect_timeout=1).send("m", timeout=1)):
+        try:
+            attempt()
+            told.append("no error")
+        except Exception as error:  # noqa: BLE001
+            told.append(f"{type(error).__name__}: {error}")
+    queue.put(told)
+
+
+_client: Client | None = None
+
+
+def _use_client() -> None:
+    assert _client is not None
+    asyncio.run(_client.send("m", timeout=1))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_after_a_fork_there_is_a_clear_error(server):  # A7
+    global _client
+    async with Client(server.address) as _client:
+        sent = asyncio.create_task(_client.send("m", task_id="t"))
+        (await server.caller()).complete("t")
+        await sent
+        context = multiprocessing.get_context("fork")
+        queue = context.Queue()
+        child = context.Process(target=_in_child, args=(queue, server.address))
+        child.start()
+        told = await asyncio.to_thread(queue.get, True, 10)
+        await asyncio.to_thread(child.join, 5)
+        assert [text.partition(":")[0] for text in told] == ["RuntimeError", "RuntimeError"]
+        assert all("fork" in text for text in told)
+
+
+async def test_two_loops_in_one_process(server, caplog):  # A8
+    """An agent and a client here, a SyncClient with a loop of its own there, all busy for a while."""
+    errors: list = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+    done = threading.Event()
+    answered = 0
+
+    def traffic() -> None:
+        nonlocal answered
+        with SyncClient(server.address) as client:
+            while not done.is_set():
+                assert client.send("m", "x").ok
+                answered += 1
+
+    async with running(server, default) as (_, stream), Client(server.address) as client:
+        thread = asyncio.create_task(asyncio.to_thread(traffic))
+        sending = asyncio.create_task(client.send("m"))
+        callers = [await server.caller(), await server.caller()]
+        served = [0, 0]
+        end = time.monotonic() + 3
+        number = 0
+        while time.monotonic() < end:
+            for index, caller in enumerate(callers):
+                submits = caller.items("submits")
+                for submit in submits[served[index] :]:
+                    caller.complete(submit.task.task_id)
+                served[index] = len(submits)
+            if sending.done():
+                sending = asyncio.create_task(client.send("m"))
+            stream.offer(f"t{number}")
+            number += 1
+            await asyncio.sleep(0.001)
+        done.set()
+        while not (thread.done() and sending.done()):
+            for index, caller in enumerate(callers):
+                submits = caller.items("submits")
+                for submit in submits[served[index] :]:
+                    caller.complete(submit.task.task_id)
+                served[index] = len(submits)
+            await asyncio.sleep(0.001)
+        await thread
+        await sending
+    assert answered > 50
+    assert errors == []
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_nothing_is_left_behind(server):  # A2, A3
+    def sockets() -> int:
+        return len([fd for fd in os.listdir("/proc/self/fd") if _is_socket(fd)])
+
+    async with running(server, default):
+        pass
+    await asyncio.sleep(0.2)
+    tasks, before = len(asyncio.all_tasks()), sockets()
+    for _ in range(10):
+        agent = Agent("worker", addr=server.address)
+        agent.add_handler(default)
+        async with agent, Client(server.address) as client:
+            await server.agent()
+            sent = asyncio.create_task(client.send("m", timeout=1))
+            caller = await server.caller()
+            (submit,) = await caller.wait("submits")
+            caller.complete(submit.task.task_id)
+            await sent
+            with pytest.raises(Timeout):
+                await client.send("m", timeout=0.05)
+    async with asyncio.timeout(3):
+        while server.open or len(asyncio.all_tasks()) > tasks or sockets() > before:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def _is_socket(fd: str) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+    except OSError:
+        return False
