@@ -85,7 +85,12 @@ class Node:
         tracing = self._tracing()
         self._stack.push_async_callback(tracing.stop)
         journal, keys = await asyncio.to_thread(self._open_store)
-        reader = TaskReader(Limits(payload=server.payload_limit, max_retry=config.router.max_retry))
+        limits = Limits(
+            payload=server.payload_limit,
+            max_retry=config.router.max_retry,
+            silence_ms=int(config.router.silence * 1_000) or None,
+        )
+        reader = TaskReader(limits)
         notes = TelemetryNotes(self.metrics, tracing)
         self.host = Host(journal, ProtoCodec(reader), notes, Clock(), self._settings(), _store_broken)
         self._stack.push_async_callback(self.host.stop)
@@ -94,12 +99,12 @@ class Node:
         self.reach = Reach(self.host, self.node_id, strict=config.registry.strict)
         self._sources()
         services = Services(self.reach, reader, tracing, self.metrics)
-        limits = {
+        admission = {
             Admission.CONTROL: server.max_control,
             Admission.STREAMS: server.max_streams,
             Admission.SUBMITS: server.max_submits,
         }
-        interceptor = Interceptor(self._authenticator(keys), tracing, limits, self.metrics.called)
+        interceptor = Interceptor(self._authenticator(keys), tracing, admission, self.metrics.called)
         self.metrics.sources.streams = interceptor.open_calls
         self._grpc = GrpcServer(self._listen(), services, interceptor, keys, VERSION, config.storage.type)
         await self._grpc.start()
@@ -162,6 +167,8 @@ class Node:
         settings = Settings()
         settings.queue_limit, settings.queue_bytes = router.queue_limit, router.queue_bytes
         settings.overcommit = router.overcommit
+        settings.dead_letters = router.dead_letter
+        settings.heartbeat_ms = int(self.config.heartbeat.interval * 1_000)
         settings.session_ttl_ms = int(self.config.session.ttl * 1_000)
         return settings
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-# All of C0 but tab and newline, DEL, C1, the marks that change the direction of text, and lone surrogates.
-_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_JSON_CONTROL: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# All of C0 but tab and newline, DEL, C1, what turns the direction of text around, and lone surrogates.
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_JSON_CONTROL: Final = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SPACES: Final = re.compile(r"\s+")
 _PIPE_WIDTH: Final = 10_000
 """Columns of a table that no terminal shows: nothing is cut or wrapped."""

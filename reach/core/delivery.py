@@ -273,6 +273,9 @@ class Delivery:
         del task.history[:-HISTORY]
 
     def _bury(self, task: Task, fault: Fault, turn: Turn) -> None:
+        if not self.pool.dead_letters:
+            self.end(task, TaskInput.FAIL, Outcome(TaskState.FAILED, fault=fault), turn)
+            return
         turn.sends.append(Noted("dead_letter", fault.reason.name, task))
         self.end(task, TaskInput.BURY, Outcome(TaskState.DEAD_LETTERED, fault=fault), turn)
 

@@ -61,6 +61,7 @@ class Fleet:
         if instance is None:
             instance = Instance(joining.instance_id, joining.profile, pool.key)
             instance.registered_wall_ms = turn.wall_ms
+            instance.heartbeat_ms = pool.heartbeat_ms
             instance.beats_expected_from_ms = turn.now_ms
             pool.instances[joining.instance_id] = instance
             pool.router.add(instance)

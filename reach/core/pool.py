@@ -59,9 +59,9 @@ class Pool:
     """See the module."""
 
     __slots__ = (
-        "_handlers", "assignment", "budget", "deadlines", "delivery", "dirty", "finished", "fleet", "held",
-        "instances", "key", "late_outcomes", "pins", "queue", "router", "rows", "same_content", "seed", "shard",
-        "slot_freed", "tasks", "wheel",
+        "_handlers", "assignment", "budget", "dead_letters", "deadlines", "delivery", "dirty", "finished",
+        "fleet", "heartbeat_ms", "held", "instances", "key", "late_outcomes", "pins", "queue", "router", "rows",
+        "same_content", "seed", "shard", "slot_freed", "tasks", "wheel",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +93,10 @@ class Pool:
         self.delivery = Delivery(self)
         self.dirty: dict[int, Task] = {}
         self.slot_freed = False
+        self.heartbeat_ms = 5_000
+        """How often an instance beats that does not ask for another interval."""
+        self.dead_letters = True
+        """What is given up becomes a dead letter; else it is merely FAILED."""
         self.late_outcomes = 0
         self.finished = Finished(self.tasks)
         self.held = Held(self)

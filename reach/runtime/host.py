@@ -65,13 +65,17 @@ class Notes(Protocol):
 class Settings:
     """Limits of the host, from the configuration."""
 
-    __slots__ = ("overcommit", "policy", "queue_bytes", "queue_limit", "session_ttl_ms")
+    __slots__ = (
+        "dead_letters", "heartbeat_ms", "overcommit", "policy", "queue_bytes", "queue_limit", "session_ttl_ms",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.queue_limit = 200_000
         self.queue_bytes = 1 << 30
         self.overcommit = 1.5
         self.session_ttl_ms = 720_000
+        self.heartbeat_ms = 5_000
+        self.dead_letters = True
         self.policy: Policy = BALANCED
 
 
@@ -255,6 +259,8 @@ class Host:
                 Router(settings.policy, settings.overcommit),
                 Pins(settings.session_ttl_ms),
             )
+            pool.heartbeat_ms = settings.heartbeat_ms
+            pool.dead_letters = settings.dead_letters
         return pool
 
     def pools(self) -> list[Pool]:

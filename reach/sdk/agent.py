@@ -36,7 +36,6 @@ from reach.sdk.link import Link
 from reach.sdk.notes import LINK
 from reach.sdk.outcomes import Outcome
 from reach.sdk.payloads import Fields, payload_fields
-
 from reach.version import VERSION
 
 log = logging.getLogger("reach.sdk")

@@ -7,8 +7,8 @@ that it is. All methods belong to the loop, unless they say otherwise; threads c
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
 from collections.abc import Coroutine
+from itertools import islice
 from typing import Any, Final
 
 from agentreach.v1 import attach_pb2, attempt_pb2, task_pb2

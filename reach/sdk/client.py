@@ -293,9 +293,7 @@ class Client:
             line.remove(entry)
         return state
 
-    async def get_task(self, task_id: str, *, timeout: float = UNARY_TIMEOUT_S = 252 << 10
-"""Bytes that a task may have beside a payload of the largest size, so that it fits the server's largest message."""
-UNARY_TIMEOUT_S) -> TaskInfo:
+    async def get_task(self, task_id: str, *, timeout: float = UNARY_TIMEOUT_S) -> TaskInfo:
         """A task as the server sees it now. Raises InvalidRequest (TASK_NOT_FOUND)."""
         self._ready_line()
         if self._channel is None:

@@ -37,8 +37,8 @@ class TaskOptions(TypedDict, total=False):
     excluded_instances: Iterable[str]
     task_id: str | None
     """Chosen by the caller; sending the same task again gives the first answer. None: made here."""
-    session: SessionKey | tuple[str, str, str] | None
-    """The conversation: application, user, conversation."""
+    session: SessionKey | tuple[str, str, str] | tuple[str, str] | None
+    """The conversation: (application, user, conversation); without the application, the client's `app_id` is taken."""
     attachments: Mapping[str, Any] | None
     """Content beside the payload, by name."""
     priority: int | None
@@ -110,7 +110,7 @@ def _task_id(fields: Fields, value: str) -> None:
     fields["task_id"] = value
 
 
-def _session(fields: Fields, value: SessionKey | tuple[str, str, str]) -> None:
+def _session(fields: Fields, value: SessionKey | tuple[str, ...]) -> None:
     parts = (value.app_id, value.user_id, value.session_id) if isinstance(value, SessionKey) else tuple(value)
     if len(parts) != 3 or not all(parts):
         raise InvalidRequest("a session is (app_id, user_id, session_id), three texts that are not empty")

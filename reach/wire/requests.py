@@ -39,6 +39,7 @@ class Limits(NamedTuple):
     payload: int = PAYLOAD_LIMIT
     schedule_to_start_ms: int = SCHEDULE_TO_START_MS
     schedule_to_close_ms: int = SCHEDULE_TO_CLOSE_MS
+    silence_ms: int | None = None
     max_retry: int | None = None
     """Retries of the default policy; None: as the policy says."""
 
@@ -149,6 +150,7 @@ class TaskReader:
         limits = self.limits
         task.schedule_to_start_ms = limits.schedule_to_start_ms
         task.schedule_to_close_ms = limits.schedule_to_close_ms
+        task.silence_ms = limits.silence_ms
         task.retry = self._default_retry
         if spec.durability:
             task.volatile = spec.durability == task_pb2.DURABILITY_VOLATILE

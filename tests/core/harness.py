@@ -5,7 +5,7 @@ from typing import Any
 
 from reach.core import effects as fx
 from reach.core import events as ev
-from reach.core.model import Fault, Instance, Outcome, PoolKey, Profile, Requirement, Task, TaskState
+from reach.core.model import Fault, Instance, PoolKey, Profile, Requirement, Task, TaskState
 from reach.core.pool import Pool, RowNumbers
 from reach.core.queue import WaitQueue
 from reach.core.restore import restore_instance, restore_pin, restore_task
@@ -49,7 +49,7 @@ def fault(error_class: ErrorClass, reason: Reason = Reason.AGENT_FAILED, retry_a
 
 ASKED = ("requirement", "priority", "cost", "session", "effects", "retry", "schedule_to_start_ms", "start_to_close_ms",
          "schedule_to_close_ms", "silence_ms", "start_delay_ms")  # fmt: skip
-LONG = {"start_to_close_ms": 300_000}
+LONG: dict[str, Any] = {"start_to_close_ms": 300_000}
 UNAVAILABLE = (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE)
 
 
@@ -67,7 +67,7 @@ class Journal:
 
     def reserved(self, row: int) -> int:
         kinds = (self.rows.tasks, self.rows.attempts, self.rows.reserves)
-        return max(one.reserved for rows in kinds for one in rows if one.row == row)  # type: ignore[attr-defined]
+        return max(one.reserved for rows in kinds for one in rows if one.row == row)
 
 
 class Shell:
@@ -128,7 +128,7 @@ class Shell:
             sends += self.step(*(ev.Beat(one, {}) for one in instances))
         return sends
 
-    def crash_and_load(self) -> list[Task]:
+    def crash_and_load(self) -> list[Any]:
         """The process ends; a new one loads what was committed: instances without links, pins, tasks that go on."""
         rows = self.journal.rows
         ended = {row.row for row in rows.outcomes}
@@ -178,7 +178,7 @@ class Shell:
         self.joinings[name] = joining
         return ev.Joined(joining, 1 + len(self.journal.rows.agents), link, running, status, reply)
 
-    def join(self, name: str = "one", boot: str = "b1", **parts: Any) -> Instance:
+    def join(self, name: str = "one", boot: str = "b1", **parts: Any) -> Any:
         self.step(self.joined(name, boot, **parts))
         return self.pool.instances[name]
 
@@ -201,7 +201,7 @@ class Shell:
         self._names += 1
         return Reader(None, self._names, interest, after)
 
-    def submit(self, task_id: str = "", reader: Reader | None = None, **fields: Any) -> Task:
+    def submit(self, task_id: str = "", reader: Reader | None = None, **fields: Any) -> Any:
         made = self.task(task_id, **fields)
         self.step(ev.Submitted(made, reader or self.reader(Interest.ACCEPTANCE)))
         return made
@@ -271,7 +271,7 @@ def of(sends: Iterable[Any], kind: type) -> list[Any]:
     return [send for send in sends if type(send) is kind]
 
 
-def outcome_of(task: Task) -> Outcome:
+def outcome_of(task: Task) -> Any:
     assert task.outcome is not None, task
     assert task.state is task.outcome.state
     return task.outcome
@@ -284,7 +284,7 @@ def ended(task: Task, state: TaskState, reason: Reason | None = None) -> None:
     assert (outcome.fault.reason if outcome.fault else None) == reason
 
 
-def running(*names: str, **fields: Any) -> tuple[Shell, Task, Instance]:
+def running(*names: str, **fields: Any) -> tuple[Shell, Any, Any]:
     """A shell, a running task on the first of some instances, and that instance."""
     shell = Shell()
     first = shell.join(names[0])

@@ -117,7 +117,7 @@ def check_rows(rows: Writes) -> None:
     assert set(accepted.values()) <= {1}
     assert set(Counter((row.tenant, row.task_id) for row in rows.tasks).values()) <= {1}
     assert set(Counter(row.row for row in rows.outcomes).values()) <= {1}
-    assert {row.row for kind in (rows.outcomes, rows.attempts, rows.failures) for row in kind} <= set(accepted)  # type: ignore[attr-defined]
+    assert {row.row for kind in (rows.outcomes, rows.attempts, rows.failures) for row in kind} <= set(accepted)
     attempts = {row.row: row.attempt for row in rows.tasks}
     for row in rows.attempts:
         assert row.number == attempts[row.row] + 1, row

@@ -75,7 +75,7 @@ def test_a_set_start_to_close_does_not_move_with_progress():
     for _ in range(5):
         shell.advance(500)
         shell.progress(task)
-    assert task.state is TaskState.RUNNING
+    assert task.history is None
     sends = shell.advance(520)
     assert failed_attempts(task) == [Reason.START_TO_CLOSE]
     assert only(sends, StopAttempt).reason is Reason.START_TO_CLOSE

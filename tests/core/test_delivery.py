@@ -114,7 +114,7 @@ def test_a_start_delay_is_kept():
     task = shell.submit(start_delay_ms=5_000)
     assert (task.state, task.pending_reason) == (TaskState.PENDING, "start_delay")
     shell.advance(4_900)
-    assert task.state is TaskState.PENDING
+    assert task.attempt == 0
     shell.advance(120)
     assert task.state is TaskState.DELIVERED
     assert [row.number for row in shell.journal.rows.attempts] == [1]
@@ -219,14 +219,14 @@ def test_the_ladder_is_climbed_then_the_task_is_buried():
     """DLV-5, DLV-10: three retries, then a dead letter with its history."""
     shell, _ = one_agent()
     task = shell.submit()
-    for delay in (300, 1_500, 5_000):
+    for attempt, delay in enumerate((300, 1_500, 5_000), 1):
         sends = shell.report(task, error=UNAVAILABLE)
         assert [note.kind for note in of(sends, Noted)] == ["retry"]
         assert (task.state, task.pending_reason) == (TaskState.PENDING, "retry")
         shell.advance(int(delay * 0.8) - 10)
-        assert task.state is TaskState.PENDING
+        assert task.attempt == attempt
         shell.advance(int(delay * 0.4) + 20)
-        assert task.state is TaskState.DELIVERED
+        assert (task.attempt, task.state) == (attempt + 1, TaskState.DELIVERED)
     sends = shell.report(task, error=UNAVAILABLE)
     ended(task, TaskState.DEAD_LETTERED, UNAVAILABLE[1])
     assert [past.number for past in task.history] == [1, 2, 3, 4]

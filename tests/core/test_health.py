@@ -157,12 +157,11 @@ def test_after_a_stall_of_our_own_nobody_is_judged_by_what_we_did_not_hear():
     one = shell.join()
     shell.now_ms += 60_000
     shell.step()
-    assert one.health is Health.HEALTHY
-    assert one.blocked_by == ""
+    assert (one.health, one.blocked_by) == (Health.HEALTHY, "")
     shell.advance(9_000)
-    assert one.health is Health.SUSPECT
+    assert (one.health, one.blocked_by) == (Health.SUSPECT, "")
     shell.advance(2_000)
-    assert one.health is Health.UNHEALTHY
+    assert (one.health, one.blocked_by) == (Health.UNHEALTHY, "unhealthy")
 
 
 def test_a_flood_of_beats_is_remembered_in_bounds():

@@ -130,7 +130,9 @@ ACTS = st.lists(
 @given(ACTS)
 def test_the_queue_equals_a_sorted_list(acts):
     kinds = (ONE, OTHER, Requirement())
-    queue, made, plain = WaitQueue(), [], []
+    queue = WaitQueue()
+    made: list[Task] = []
+    plain: list[Task] = []
 
     def order(task):
         return (task.accepted_ms - AGEING_MS_PER_STEP * task.priority, task.row)

@@ -4,7 +4,7 @@ import pytest
 
 from reach.core.model import TaskState
 from reach.errors import ErrorClass, Reason
-from tests.core.harness import Shell, ended, named, running
+from tests.core.harness import Shell, ended, named, outcome_of, running
 
 
 def test_running_work_survives_a_restart():
@@ -17,7 +17,7 @@ def test_running_work_survives_a_restart():
     shell.step(shell.joined("one", running=named(task)))
     shell.report(task, "42")
     ended(task, TaskState.SUCCEEDED)
-    assert task.outcome.attempts == 1
+    assert outcome_of(task).attempts == 1
 
 
 @pytest.mark.parametrize("back", [False, True])

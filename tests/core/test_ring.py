@@ -72,7 +72,8 @@ def test_adding_and_removing_twice_is_once():
 @given(st.integers(1, 9), st.integers(1, 400))
 def test_nobody_gets_more_than_the_bound(members, sessions):
     """Bounded load: at most ceil(1.25 × mean) sessions each."""
-    ring, counts = ring_of([f"m{number}" for number in range(members)]), Counter()
+    ring = ring_of([f"m{number}" for number in range(members)])
+    counts: Counter[str] = Counter()
     for number in range(sessions):
         name = ring.propose(f"session {number}", counts, anybody)
         assert name is not None

@@ -1,5 +1,7 @@
 """Level 2: filters with reasons, choice, exclusion, overcommit, replay (RTE-1, RTE-4, RTE-8, RTE-13)."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -268,7 +270,8 @@ ACT = st.one_of(
 @settings(max_examples=200)
 @given(st.lists(ACT, max_size=60), st.sampled_from([1.0, 1.5, 2.0]))
 def test_the_router_equals_a_look_at_every_instance(acts, overcommit):
-    router, instances, made = Router(overcommit=overcommit), [], 0
+    router, made = Router(overcommit=overcommit), 0
+    instances: list[Any] = []
     for act, about in acts:
         if act == "add" and len(instances) < LOOKED_AT:
             slots, tags, summing, running = about

@@ -117,10 +117,9 @@ def test_a_full_pinned_instance_is_waited_for_then_left():
     shell = fleet(2, slots=1)
     first = shell.submit(session="s")
     second = shell.submit(session="s")
-    assert second.state is TaskState.PENDING
-    assert second.pending_reason == "pinned_instance_full"
+    assert (second.state, second.pending_reason) == (TaskState.PENDING, "pinned_instance_full")
     shell.advance(PIN_WAIT_MS - 100)
-    assert second.state is TaskState.PENDING
+    assert second.attempt == 0
     shell.advance(200)
     assert second.state is TaskState.DELIVERED
     assert second.instance_id != first.instance_id

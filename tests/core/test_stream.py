@@ -1,5 +1,7 @@
 """Event streams of tasks: replay, gaps, folding, credits, bounds (STR-1 … STR-5, cases A14, D1 … D4, P4)."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -343,11 +345,13 @@ PIECES = st.lists(
 
 @given(PIECES)
 def test_the_fold_equals_joining_by_hand(pieces):
-    fold, plain = Fold(), {}
+    fold = Fold()
+    plain: dict[str, Any] = {}
     for channel, mode, content in pieces:
         assert fold.add(Delta(channel, mode, "", content))
         plain[channel] = [content] if mode is Mode.REPLACE else [*plain.get(channel, []), content]
     for channel, contents in plain.items():
+        whole: str | bytes
         if all(isinstance(one, str) for one in contents):
             whole = "".join(contents)
         else:

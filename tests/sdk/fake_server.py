@@ -227,7 +227,11 @@ class _Callers(dispatch_pb2_grpc.DispatchServiceServicer):
     async def Dispatch(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 
-    Run = ListTasks = WaitForResult = CancelTask = SendInput = PreviewRoute = Dispatch
+    async def Run(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+        yield
+
+    ListTasks = WaitForResult = CancelTask = SendInput = PreviewRoute = Dispatch
 
     async def GetTask(self, request: Any, context: Any) -> Any:
         answer = self.server.get_task(request.task_id)
@@ -246,6 +250,7 @@ class _Beats(heartbeat_pb2_grpc.HeartbeatServiceServicer):
 
     async def StreamHeartbeats(self, request_iterator: Any, context: Any) -> Any:
         raise NotImplementedError
+        yield
 
 
 def refusal(error: ReachError, **fields: Any) -> dict[str, Any]:

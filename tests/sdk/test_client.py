@@ -399,7 +399,7 @@ def running_task(task_id: str) -> task_pb2.Task:
 
 
 async def test_get_task(server, client):
-    server.get_task = lambda task_id: running_task(task_id)
+    server.get_task = running_task
     task = await client.get_task("t")
     assert (task.task_id, task.state, task.result) == ("t", TaskState.RUNNING, None)
     server.get_task = lambda _id: InvalidRequest("no such task", Reason.TASK_NOT_FOUND)
