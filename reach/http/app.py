@@ -27,6 +27,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reach.errors import InvalidRequest, Unavailable
+from reach.telemetry.exposition import CONTENT_TYPE
 
 Readiness = Callable[[], tuple[bool, Mapping[str, object]]]
 """Whether the server takes work, and what each check said: short words, for everybody to read."""
@@ -37,7 +38,6 @@ MetricsText = Callable[[], bytes]
 MayRead = Callable[[str], bool]
 """Whether the `Authorization` header (empty if there is none) opens `/metrics`."""
 
-METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 _CONNECTIONS: Final = 256
 _GRACE_S: Final = 2
@@ -71,7 +71,7 @@ def create_app(ready: Readiness, metrics: MetricsText | None = None, may_read: M
             refusal.headers["www-authenticate"] = "Bearer"
             return refusal
         assert metrics is not None
-        return Response(metrics(), headers=_HEADERS, media_type=METRICS_TYPE)
+        return Response(metrics(), headers=_HEADERS, media_type=CONTENT_TYPE)
 
     async def failed(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -92,7 +92,8 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         self, request_iterator: Any, context: Any
     ) -> None:
         """See the contract."""
-        await callers.serve(self._services, principal_of(context), context, current_trace().traceparent)
+        trace = current_trace()  # a root of our own is the stream's, and must not decide for each of its tasks
+        await callers.serve(self._services, principal_of(context), context, "" if trace.root else trace.traceparent)
 
     async def GetTask(self, request: dispatch_pb2.GetTaskRequest, context: Any) -> dispatch_pb2.GetTaskResponse:
         """See the contract."""

@@ -83,7 +83,7 @@ class Services:
         return ResourceExhausted(message, Reason.RATE_LIMITED, retry_after_ms=1_000)
 
     def begin_trace(self, task: Task, traceparent: str) -> None:
-        """Gives a task its trace if that is recorded; unsampled tasks cost a comparison."""
+        """Gives a task its trace if that is recorded; unsampled tasks cost a comparison, repeats keep the first."""
         if traceparent:
             trace = parse_traceparent(traceparent)
             if trace is None or not trace.sampled:
@@ -92,6 +92,8 @@ class Services:
             trace = self.tracing.root()
             if not trace.sampled:
                 return
+        if task.key in self.host.locations:
+            return
         durability = "volatile" if task.volatile else "durable"
         task.trace = self.tracing.dispatch_started(task.key, trace, durability=durability)
 

@@ -33,6 +33,10 @@ from reach.store.base import Journal, Loaded, StoreError
 log = logging.getLogger(__name__)
 
 
+TAKEN = -1
+"""The row of a task whose id the journal has given to another: it is undone, and nobody hears of it."""
+
+
 class Codec(Protocol):
     """What the runtime needs to know of the contract: how a stored request becomes a task again."""
 
@@ -120,10 +124,10 @@ class Host:
             fx.Welcome: lambda e: e.link.welcome(e),
             fx.CloseLink: lambda e: e.link.close(e.fault),
             fx.DrainLink: lambda e: e.link.drain(e.deadline_ms),
-            fx.Accepted: lambda e: e.reply.sink.accepted(e.reply, e.task, e.state, e.deduplicated),
+            fx.Accepted: self._accepted,
             fx.Refused: lambda e: refuse(e.reply, e.fault),
             fx.Done: self._done,
-            fx.Events: lambda e: e.reader.sink.events(e.reader, e.task, e.events),
+            fx.Events: self._events,
             fx.Ended: self._ended,
             fx.AskJournal: self.past.asked,
             fx.Forget: self._forget,
@@ -196,18 +200,31 @@ class Host:
         """As `perform`, but tasks whose id the journal has given to another are undone, and who asked is told."""
         for send in turn.sends:
             task: Task | None = getattr(send, "task", None)
-            if task is None or task.row not in taken:
+            if task is None or (task.row not in taken and task.row != TAKEN):
                 self._acts[type(send)](send)
             elif type(send) is fx.Accepted:
-                self.past.answer(send.reply, task.tenant, task.task_id, task.spec)
+                task.row = TAKEN
+                self._accepted(send)
                 self.post(task.pool, RowTaken(task))
+
+    def _accepted(self, effect: fx.Accepted) -> None:
+        task, reader = effect.task, effect.reply
+        if task.row == TAKEN:
+            self.past.answer(reader, task.tenant, task.task_id, task.spec)
+        else:
+            reader.sink.accepted(reader, task, effect.state, effect.deduplicated)
 
     def _offer(self, offer: fx.Offer) -> None:
         task, link = offer.task, offer.link
-        if task.attempt == offer.attempt and task.instance is offer.instance and offer.instance.link is link:
+        current = task.attempt == offer.attempt and task.instance is offer.instance
+        if current and offer.instance.link is link and task.row != TAKEN:
             trace = self.notes.began(task) if task.trace else ""
             if link is not None:
                 link.offer(task, offer.instance, trace)
+
+    def _events(self, effect: fx.Events) -> None:
+        if effect.task.row != TAKEN:
+            effect.reader.sink.events(effect.reader, effect.task, effect.events)
 
     def _acknowledge(self, effect: fx.Acknowledge) -> None:
         if effect.link is not None:
@@ -232,8 +249,10 @@ class Host:
             self.notes.ended(effect.task)
 
     def _forget(self, effect: fx.Forget) -> None:
-        if self.locations.get(effect.task.key) is effect.task.pool:
-            del self.locations[effect.task.key]
+        key = effect.task.key
+        pool = self.locations.get(key)
+        if pool is not None and pool is effect.task.pool and key not in pool.tasks:
+            del self.locations[key]
 
     def _noted(self, note: fx.Noted) -> None:
         if note.kind == "removed" and note.instance is not None:

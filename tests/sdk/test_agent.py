@@ -367,12 +367,14 @@ async def test_beats_go_on_as_often_as_the_server_wants(server):
         calls.append(1)
         if len(calls) == 2:
             raise RuntimeError("no figures")
-        return {"memory_watermark": 0.5}
+        return {"mood": "good"} if len(calls) == 3 else {"memory_watermark": 0.5}
 
     async with running(server, default, heartbeat_status=status) as (agent, stream):
         beats = await stream.wait("beats", 5)
         assert beats[0].status.memory_watermark == 0.5
         assert not beats[1].status.HasField("memory_watermark")
+        assert not beats[2].status.HasField("memory_watermark")
+        assert beats[3].status.memory_watermark == 0.5
         agent.ready = False
         agent.busy(longest_task=120.0)
         (*_, beat) = await stream.until(lambda: (b := stream.items("beats"))[-1].status.availability == 2 and b)
@@ -424,6 +426,8 @@ async def test_unknown_method(server):
         result = await stream.result("t")
         assert result.error.reason == Reason.INVALID_FIELD
         assert "it has: summarize" in result.error.message
+        stream.offer("u")  # no method: the only handler there is
+        assert (await stream.result("u")).HasField("output")
     assert [method.name for method in stream.items("hellos")[0].registration.methods] == ["summarize"]
 
 
@@ -501,6 +505,8 @@ async def test_agents_that_cannot_be():
         Agent("worker").add_handler(lambda: None)
     with pytest.raises(InvalidRequest, match="no field 'colour'"):
         Agent("worker", capabilities=[{"name": "x", "colour": "red"}])
+    with pytest.raises(InvalidRequest, match="cannot be sent"):
+        Agent("worker", tags=[1])  # type: ignore[list-item]
     with pytest.raises(InvalidRequest, match="max_concurrency"):
         Agent("worker", max_concurrency=0)
 

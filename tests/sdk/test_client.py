@@ -426,3 +426,20 @@ async def test_another_loop_is_refused(server, client):
     await sent
     with pytest.raises(RuntimeError, match="another loop"):
         await asyncio.to_thread(lambda: asyncio.run(client.send("m")))
+
+
+async def test_attachments_that_are_too_much_together_are_refused_alone(client):
+    with pytest.raises(InvalidRequest) as caught:
+        await client.send("m", attachments={"a": "x" * (3 << 20), "b": "x" * (3 << 20)})
+    assert caught.value.reason is Reason.PAYLOAD_TOO_LARGE
+
+
+async def test_the_application_of_sessions(server):
+    async with Client(server.address, app_id="web", source="shop") as client:
+        sent = await start(client.send("m", session=("user", "s1"), task_id="t"))
+        stream = await server.caller()
+        (submit,) = await stream.wait("submits")
+        assert (submit.task.session.app_id, submit.task.session.session_id) == ("web", "s1")
+        assert submit.task.source == "shop"
+        stream.complete("t")
+        await sent

@@ -467,3 +467,55 @@ async def test_threads_are_as_many_as_slots(server):
         await stream.wait("results", 9)
         assert len(stream.items("accepts")) == 9
         assert most == 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Answer("x", media_type=5),  # type: ignore[arg-type]
+        Answer("x", confidence="high"),  # type: ignore[arg-type]
+        Answer("x", usage={"tokens": "many"}),  # type: ignore[dict-item]
+        Answer([object()]),
+    ],
+)
+async def test_answers_that_cannot_be_sent(server, value):
+    result, _ = await answer_of(server, handler_of("async def", value))
+    assert result.error.reason == Reason.AGENT_CRASHED
+
+
+@both
+@pytest.mark.parametrize("piece", [Delta(5, "x"), Delta("", "x", media_type=5)])  # type: ignore[arg-type]
+async def test_deltas_that_cannot_be_sent(server, generator, piece):
+    result, _ = await answer_of(server, generator("a", piece, "b"))
+    assert result.error.reason == Reason.AGENT_CRASHED
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_nonsense_said_on_the_way_is_the_handlers_failure(server, threaded):
+    def plain(task):
+        task.progress("half")
+
+    def charge(task):
+        task.begin_effect(5)
+
+    async def coroutine(task):
+        task.progress("half")
+
+    async def charge_on_loop(task):
+        await task.begin_effect(5)
+
+    for handler in (plain, charge) if threaded else (coroutine, charge_on_loop):
+        result, _ = await answer_of(server, handler)
+        assert result.error.reason == Reason.AGENT_CRASHED
+
+
+async def test_progress_is_bounded(server):
+    def handler(task):
+        yield Progress(7, "x" * 5000)
+        yield Progress(float("nan"))
+        time.sleep(0.1)
+
+    _, stream = await answer_of(server, handler)
+    progress = stream.items("progress")
+    assert not progress[-1].progress.HasField("fraction")
+    assert all(len(item.progress.note) <= 1024 for item in progress)
