@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_S: Final = 2.0
 """After this long without a start people are told what a task waits for."""
+_CANCEL_S: Final = 3.0
 
 
 @click.command()
@@ -60,6 +61,7 @@ def dispatch(
     options = task_options(given)
     if no_wait:
         return asyncio.run(_submit(settings, method, payload, options, timeout))
+    from reach.errors import Timeout
     from reach.sdk.specs import new_task_id
 
     task_id = options.get("task_id") or new_task_id()
@@ -68,10 +70,17 @@ def dispatch(
 
     async def work() -> int:
         async with settings.client() as client:
-            events = client.stream(method, payload, timeout=timeout, cancel_on_exit=cancel_on_exit, **options)
-            return await _follow(client, task_id, events, follower)
+            events = client.stream(method, payload, timeout=timeout, **options)
+            try:
+                return await _follow(client, task_id, events, follower)
+            except (asyncio.CancelledError, Timeout):
+                if cancel_on_exit and follower.goes_on:
+                    follower.goes_on = False
+                    state = await client.cancel(task_id, "the command that gave it ended", timeout=_CANCEL_S)
+                    follower.note(f"task {task_id} {state.name}")
+                raise
 
-    return _watched(work, task_id, follower, goes_on=not cancel_on_exit)
+    return _watched(work, task_id, follower)
 
 
 @click.command()
@@ -155,29 +164,20 @@ def _follower(
     return JsonFollower() if settings.json else Follower(streams=streams, quiet=quiet, output=output)
 
 
-def _watched(work: Any, task_id: str, follower: Follower | JsonFollower, *, goes_on: bool = True) -> int:
+def _watched(work: Callable[[], Coroutine[Any, Any, int]], task_id: str, follower: Follower | JsonFollower) -> int:
     """Runs the work; whatever ends it early, the terminal is left in order and people know where their task is."""
     import asyncio
 
-    from reach.errors import Reason, Timeout
+    from reach.errors import Timeout
 
-    ended = False
     try:
-        code: int = asyncio.run(work())
-        ended = True
-    except Timeout as error:
-        ended = error.reason is not Reason.WAIT_EXPIRED
-        raise
-    except KeyboardInterrupt:
-        raise
-    except Exception:
-        ended = True
+        return asyncio.run(work())
+    except (KeyboardInterrupt, Timeout):
+        if follower.goes_on:
+            follower.note(f"task {task_id} goes on: `reach tail {task_id}` shows it, `reach cancel {task_id}` ends it")
         raise
     finally:
-        if not ended and goes_on:
-            follower.note(f"task {task_id} goes on: `reach tail {task_id}` shows it, `reach cancel {task_id}` ends it")
         follower.close()
-    return code
 
 
 async def _submit(settings: Settings, method: str, payload: Any, options: Any, timeout: float | None) -> int:

@@ -109,10 +109,15 @@ class Screen:
 class JsonFollower:
     """Each event as one line of JSON."""
 
+    def __init__(self) -> None:
+        self.goes_on = False
+        """The task is accepted and has not ended."""
+
     def show(self, event: Event) -> None:
         """Writes one event."""
         from reach.cli.messages import plain
 
+        self.goes_on = event.result is None
         write_json({"kind": event.kind, **plain(event.message)}, pretty=False)
 
     def note(self, text: str) -> None:
@@ -130,9 +135,12 @@ class Follower:
         self._screen = Screen(streams and output is None)
         self._quiet = quiet
         self._output = output
+        self.goes_on = False
+        """The task is accepted and has not ended."""
 
     def show(self, event: Event) -> None:
         """Writes what is new with one event."""
+        self.goes_on = event.result is None
         if event.kind == "delta":
             self._delta(event)
         elif event.kind == "progress":

@@ -41,6 +41,8 @@ _FAILED: Final = OUTCOMES - {"succeeded", "cancelled", "superseded", "released",
 DURABILITIES: Final = frozenset({"durable", "volatile"})
 MAX_OPEN_SPANS: Final = 10_000
 """Open spans of one process; the oldest is ended as `other` to make room."""
+_MAX_ROOTS: Final = 1_000
+"""Sampled roots that wait for their dispatch; one that is dropped only misses its first span."""
 
 # Version 00 exactly; a later version may append fields, which we must not read. All zeros is "no id".
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
@@ -149,6 +151,8 @@ class Tracing:
         # The rule of OpenTelemetry's TraceIdRatioBased, so that other services with the same ratio agree.
         self._bound = round(sample_ratio * 2**64) if provider is not None else 0
         self._open: dict[Hashable, Span] = {}
+        # Roots whose own span is not recorded yet: the first dispatch in such a trace is that span.
+        self._roots: dict[str, None] = {}
         self._lock = threading.Lock()
 
     def accept(self, traceparent: str | None) -> TraceContext:
@@ -164,7 +168,12 @@ class Tracing:
         number = _random.getrandbits(192) | 1 << 64 | 1
         is_sampled = (number >> 64) & 0xFFFF_FFFF_FFFF_FFFF < self._bound
         digits = f"{number:048x}"
-        return TraceContext(f"00-{digits[:32]}-{digits[32:]}-{'01' if is_sampled else '00'}", is_sampled, root=True)
+        traceparent = f"00-{digits[:32]}-{digits[32:]}-{'01' if is_sampled else '00'}"
+        if is_sampled:
+            if len(self._roots) >= _MAX_ROOTS:
+                self._roots.pop(next(iter(self._roots)), None)
+            self._roots[traceparent] = None
+        return TraceContext(traceparent, is_sampled, root=True)
 
     def dispatch_started(self, key: Hashable, trace: TraceContext, *, durability: str = "durable") -> str:
         """Opens the span of a task; returns the traceparent to keep with it. `key` is any name of the task."""
@@ -205,7 +214,8 @@ class Tracing:
     def _start(self, key: Hashable, name: str, trace: TraceContext, attributes: Mapping[str, str | int]) -> str:
         assert self._tracer is not None
         with self._lock:
-            if trace.root and name == "dispatch":
+            if name == "dispatch" and trace.traceparent in self._roots:
+                del self._roots[trace.traceparent]
                 self._ids.pending = (int(trace.trace_id, 16), int(trace.span_id, 16))
                 span = self._tracer.start_span(name, context=_empty_context(), attributes=attributes)
             else:

@@ -58,18 +58,21 @@ class LocalServer:
         assert self._process is not None, "the server is not running"
         return self._process.pid
 
+    def command(self) -> list[str]:
+        """The command line that starts it."""
+        where = ["--data", str(self.folder), "--port", str(self.port), "--admin-port", str(self.admin_port)]
+        return [sys.executable, "-m", "reach.cli", "serve", *where, *self._arguments]
+
     def start(self) -> LocalServer:
         """Starts it, on the same ports as before if it ran before, and waits until it serves.
 
         Raises:
             RuntimeError: it ended, or did not serve in time; the message has its log.
         """
-        command = [sys.executable, "-m", "reach.cli", "serve", "--data", str(self.folder), "--port", str(self.port),
-                   "--admin-port", str(self.admin_port), *self._arguments]  # fmt: skip
         with self._log.open("ab") as log:
             seen = log.tell()
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **self._environment}
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **self._environment}
             )
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:

@@ -583,7 +583,7 @@ class Machine(RuleBasedStateMachine):
         names = st.sampled_from("ab")
         batch = Writes()
         for _ in range(data.draw(NUMBERS)):
-            batch.agents.append(agent(data.draw(names), self.next_revision + data.draw(st.integers(-2, 2))))
+            batch.agents.append(agent(data.draw(names), max(1, self.next_revision + data.draw(st.integers(-2, 2)))))
             self.next_revision += 1
         batch.agents_gone = [AgentGone("acme", name) for name in data.draw(st.sets(names))]
         for _ in range(data.draw(NUMBERS)):

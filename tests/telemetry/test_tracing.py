@@ -121,15 +121,30 @@ async def test_a_sampled_root_is_recorded_under_the_ids_that_the_caller_was_told
         assert traces.dispatch_started("t", root) == root.traceparent
         agent = traces.attempt_started("t", 1, root.traceparent)
         assert agent != root.traceparent
-        traces.dispatch_started("u", traces.root())
+        # As a header, and a second task in the same trace: that one is a child.
+        second = traces.dispatch_started("u", traces.accept(root.traceparent))
+        traces.dispatch_started("v", traces.root())
         traces.attempt_ended("t", 1, "succeeded")
-        traces.dispatch_ended("t", "succeeded")
-        traces.dispatch_ended("u", "succeeded")
+        for key in "tuv":
+            traces.dispatch_ended(key, "succeeded")
         await traces.stop()
-        await collector.wait_for(lambda got: len(got.spans) == 3)
+        await collector.wait_for(lambda got: len(got.spans) == 4)
         tree = collector.trace(root.trace_id)
         assert [span.span_id.hex() for span in tree[""]] == [root.span_id]
-        assert [span.span_id.hex() for span in tree[root.span_id]] == [agent[36:52]]
+        assert {span.span_id.hex() for span in tree[root.span_id]} == {agent[36:52], second[36:52]}
+
+
+async def test_a_root_that_travelled_as_a_header_is_a_root_still():
+    async with Collector() as collector:
+        traces = tracing.to_collector(collector.endpoint, 1.0, node_id="n1", version="1")
+        root = [traces.root() for _ in range(1100)][-1]
+        assert len(traces._roots) == 1000
+        kept = traces.dispatch_started("t", traces.accept(root.traceparent))
+        assert kept == root.traceparent
+        traces.dispatch_ended("t", "succeeded")
+        await traces.stop()
+        await collector.wait_for(lambda got: len(got.spans) == 1)
+        assert collector.spans[0].parent_span_id == b""
 
 
 async def test_what_is_not_sampled_is_not_sent():

@@ -1,0 +1,184 @@
+"""`reach keys`: who may call. Works on the data folder of a server, which notices within a second."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from reach.cli.exits import Exit
+from reach.cli.settings import json_option, settings_of
+from reach.cli.terminal import moment, say, write, write_json, write_table
+from reach.cli.values import DURATION
+
+if TYPE_CHECKING:
+    from reach.store.keys import ApiKey, SqliteKeyStore
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PAGE: Final = 1_000
+_SCOPES: Final = ("agent", "caller", "reader", "operator")
+
+
+@click.group()
+def keys() -> None:
+    """Make, list, end and renew API keys, for a server with `--auth keys`.
+
+    Scopes: `agent` joins and works, `caller` gives tasks, `reader` looks, `operator` drains and manages keys.
+    """
+
+
+def _folder_options(command: F) -> F:
+    for option in (
+        click.option(
+            "--config", "file", type=click.Path(exists=True, dir_okay=False), help="The server's configuration file."
+        ),
+        click.option("--data", type=click.Path(file_okay=False), metavar="DIR", help="The server's data folder."),
+    ):
+        command = option(command)
+    return json_option(command)
+
+
+@keys.command()
+@click.option("--tenant", default="default", show_default=True, help="Whose tasks and agents it opens.")
+@click.option("--app", "app_id", required=True, help="Who uses it: the application.")
+@click.option("--scope", "scopes", multiple=True, required=True, type=click.Choice(_SCOPES), help="Repeatable.")
+@click.option("--ttl", type=DURATION, help="How long it is valid, such as 30d (default: for ever).")
+@_folder_options
+@click.pass_context
+def create(
+    context: click.Context,
+    tenant: str,
+    app_id: str,
+    scopes: tuple[str, ...],
+    ttl: float | None,
+    data: str | None,
+    file: str | None,
+) -> int:
+    """Make a key. Its secret goes to stdout, this once; it is kept nowhere."""
+    with _store(data, file, make=True) as store:
+        key, token = store.create(tenant, app_id, scopes, None if ttl is None else max(1, round(ttl * 1000)))
+    return _show_secret(context, key, token)
+
+
+@keys.command("list")
+@click.option("--tenant", help="Only of this tenant.")
+@_folder_options
+@click.pass_context
+def list_keys(context: click.Context, tenant: str | None, data: str | None, file: str | None) -> int:
+    """All keys, oldest first, without their secrets."""
+    found: list[ApiKey] = []
+    with _store(data, file) as store:
+        while page := store.list_keys(tenant, after=found[-1].key_id if found else "", limit=_PAGE):
+            found.extend(page)
+    if settings_of(context).json:
+        write_json({"keys": [_fields(key) for key in found]})
+        return Exit.OK
+    if not found:
+        write("No keys. `reach keys create` makes one.\n")
+        return Exit.OK
+    write_table(("KEY", "TENANT", "APP", "<SCOPES", "CREATED", "ENDS", "STATE"), map(_row, found))
+    return Exit.OK
+
+
+@keys.command()
+@click.argument("key_id", metavar="KEY_ID")
+@_folder_options
+@click.pass_context
+def revoke(context: click.Context, key_id: str, data: str | None, file: str | None) -> int:
+    """End a key at once. KEY_ID is its public part, as `list` shows it; the whole key will do too."""
+    with _store(data, file) as store:
+        key = store.revoke(_public_part(key_id))
+    if settings_of(context).json:
+        write_json(_fields(key))
+    else:
+        write(f"{key.key_id} {_state(key)}\n")
+    return Exit.OK
+
+
+@keys.command()
+@click.argument("key_id", metavar="KEY_ID")
+@click.option("--overlap", type=DURATION, default=0.0, help="How long the old key goes on (default: not at all).")
+@_folder_options
+@click.pass_context
+def rotate(context: click.Context, key_id: str, overlap: float, data: str | None, file: str | None) -> int:
+    """Make a key with the same rights and lifetime, and end the old one."""
+    with _store(data, file) as store:
+        key, token = store.rotate(_public_part(key_id), overlap_ms=round(overlap * 1000))
+    return _show_secret(context, key, token)
+
+
+@contextmanager
+def _store(data: str | None, file: str | None, *, make: bool = False) -> Iterator[SqliteKeyStore]:
+    """The keys in the folder that a server would use with the same options."""
+    from reach.config import load
+    from reach.errors import InvalidRequest
+    from reach.store.keys import FILE_NAME, SqliteKeyStore
+
+    # Whether keys are asked for at all does not matter here; a memory server keeps them in the folder too.
+    config = load(file, os.environ, {"storage.path": data, "storage.type": "sqlite"})
+    folder = Path(config.storage.path)
+    if not make and not (folder / FILE_NAME).exists():
+        raise InvalidRequest(f"there are no keys in {folder}: --data names the folder of the server")
+    store = SqliteKeyStore(folder)
+    try:
+        yield store
+    finally:
+        store.close()
+    if make:
+        say(f"kept in {folder / FILE_NAME}; a server with --auth keys and this data folder takes it at once")
+
+
+def _show_secret(context: click.Context, key: ApiKey, token: str) -> int:
+    if settings_of(context).json:
+        write_json({**_fields(key), "secret": token})
+        return Exit.OK
+    scopes = ", ".join(sorted(key.scopes))
+    ends = "for ever" if key.expires_ms is None else f"until {moment(key.expires_ms / 1000)}"
+    say(f"key {key.key_id}: tenant {key.tenant}, app {key.app_id}, {scopes}, {ends}")
+    say("This is the only time that it is shown:")
+    write(f"{token}\n")
+    return Exit.OK
+
+
+def _public_part(text: str) -> str:
+    return text.split("_")[1] if text.startswith("ar_") and text.count("_") == 2 else text
+
+
+def _state(key: ApiKey) -> str:
+    import time
+
+    now_ms = time.time_ns() // 1_000_000
+    if key.valid_at(now_ms):
+        return "valid"
+    return "revoked" if key.revoked_ms is not None and key.revoked_ms <= now_ms else "expired"
+
+
+def _ends(key: ApiKey) -> str:
+    ends = [at for at in (key.expires_ms, key.revoked_ms) if at is not None]
+    return moment(min(ends) / 1000) if ends else "never"
+
+
+def _row(key: ApiKey) -> tuple[str, ...]:
+    scopes = ", ".join(sorted(key.scopes))
+    return key.key_id, key.tenant, key.app_id, scopes, moment(key.created_ms / 1000), _ends(key), _state(key)
+
+
+def _fields(key: ApiKey) -> dict[str, Any]:
+    from datetime import UTC, datetime
+
+    made: dict[str, Any] = {
+        "key_id": key.key_id,
+        "tenant": key.tenant,
+        "app_id": key.app_id,
+        "scopes": sorted(key.scopes),
+        "state": _state(key),
+    }
+    for name, at in (("created_at", key.created_ms), ("expires_at", key.expires_ms), ("revoked_at", key.revoked_ms)):
+        if at is not None:
+            made[name] = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return made

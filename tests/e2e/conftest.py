@@ -1,0 +1,50 @@
+"""Fixtures of the fault tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.plain import Plain
+from tests.e2e.processes import AgentProcess, Server, eventually
+
+StartAgents = Callable[..., list[AgentProcess]]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server with an empty store."""
+    with Server(tmp_path / "data") as made:
+        yield made
+        assert not made.tracebacks()
+
+
+@pytest.fixture
+def plain(server: Server) -> Iterator[Plain]:
+    """Stubs for the server."""
+    with Plain(server.address) as made:
+        yield made
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Where agents log what they do."""
+    return tmp_path / "agents.log"
+
+
+@pytest.fixture
+def start_agents(server: Server, plain: Plain, log: Path) -> Iterator[StartAgents]:
+    """Starts agent processes with the given arguments and waits until all take work; ends them after the test."""
+    with ExitStack() as stack:
+
+        def start(count: int, *arguments: str, wait: bool = True) -> list[AgentProcess]:
+            known = set(plain.free())
+            made = [stack.enter_context(AgentProcess(server.address, log, *arguments)) for _ in range(count)]
+            if wait:
+                eventually(lambda: len(set(plain.free()) - known) >= count, f"{count} agents take work")
+            return made
+
+        yield start
