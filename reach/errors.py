@@ -164,4 +164,6 @@ def error_of(
     metadata: dict[str, str] | None = None,
 ) -> ReachError:
     """The error of a class, for those who have its parts from a message."""
-    return _CLASSES[error_class](message, reason, retry_after_ms=retry_after_ms, **(metadata or {}))
+    error = _CLASSES[error_class](message, reason, retry_after_ms=retry_after_ms)
+    error.metadata = dict(metadata or {})
+    return error

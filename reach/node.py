@@ -30,8 +30,8 @@ from reach.rpc.services import Services
 from reach.runtime.clock import Clock
 from reach.runtime.host import Host, Settings
 from reach.runtime.reach_api import Reach
-from reach.store.base import Journal, StoreError, StoreLocked
-from reach.store.keys import KeyStore, SqliteKeyStore
+from reach.store.base import Journal, KeyStore, StoreError, StoreLocked
+from reach.store.keys import SqliteKeyStore
 from reach.store.memory import MemoryJournal
 from reach.store.sqlite import SqliteJournal
 from reach.telemetry.exposition import OtlpMetrics, prometheus_text
@@ -125,7 +125,8 @@ class Node:
     async def _start_http(self, keys: KeyStore | None) -> None:
         server = self.config.server
         app = create_app(self._ready, self._metrics_text(), _may_read(keys))
-        http = HttpServer(app, server.host, server.admin_port)
+        tls = (server.tls_cert, server.tls_key) if server.tls_cert else None
+        http = HttpServer(app, server.host, server.admin_port, tls=tls)
         self.admin_port = http.bind()
         self._own(http.serve(), "http")
         self._stack.push_async_callback(http.stop)

@@ -8,7 +8,7 @@ import click
 
 from reach.cli.echo import echo
 from reach.cli.exits import Exit
-from reach.cli.settings import Settings, server_options, settings_of
+from reach.cli.settings import server_options, settings_of
 from reach.cli.terminal import moment, one_line, span, write, write_facts, write_json, write_table
 from reach.cli.values import DURATION
 

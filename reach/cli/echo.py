@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +14,8 @@ from reach.cli.terminal import say
 from reach.cli.values import DURATION
 
 if TYPE_CHECKING:
+    import random
+
     from reach import Task
 
 FAULTS: Final = ("agent_error", "invalid", "busy", "unavailable", "crash", "exit")
@@ -66,6 +67,7 @@ def echo(context: click.Context, **given: Any) -> int:
       reach agents echo --agent-id flaky --fail-rate 0.3 --fail-as unavailable
     """
     import logging
+    import random
 
     from reach.sdk.agent import Agent
 

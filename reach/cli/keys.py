@@ -16,7 +16,8 @@ from reach.cli.terminal import moment, say, write, write_json, write_table
 from reach.cli.values import DURATION
 
 if TYPE_CHECKING:
-    from reach.store.keys import ApiKey, SqliteKeyStore
+    from reach.store.base import ApiKey
+    from reach.store.keys import SqliteKeyStore
 
 F = TypeVar("F", bound=Callable[..., Any])
 

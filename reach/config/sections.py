@@ -74,7 +74,8 @@ class Server(Section, frozen=True):
     """How long a server that was asked to stop (SIGTERM) lets running work finish. Too small: work is handed back and
     runs again elsewhere. Too large: deployments wait; keep it under the time after which your orchestrator kills."""
     advertise: Annotated[str, Meta(max_length=300)] = ""
-    """`host:port` under which others reach this server, where that differs from `host` and `port`. Empty: those."""
+    """`host:port` under which others reach this server, where that differs from `host` and `port`. Empty: those. Without effect until nodes form a
+    cluster."""
     node_id: Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9._-]{1,64})?\Z")] = ""
     """Name of this node in answers, logs and traces. Empty: made of host name and port."""
 
@@ -127,7 +128,7 @@ class Heartbeat(Section, frozen=True):
 
 
 class Probe(Section, frozen=True):
-    """Active checks of agents that are dialled. Agents that attach are known by their stream and their beats."""
+    """Active checks of agents that are dialled: read and checked, but without effect until dialled agents exist."""
 
     interval: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
     """Seconds between probes of a healthy agent. Too small: load. Too large: a dead agent is noticed late."""

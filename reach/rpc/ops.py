@@ -10,7 +10,7 @@ from reach.errors import InvalidRequest
 from reach.rpc.principal import principal_of
 from reach.rpc.services import FEATURES, Services
 from reach.runtime.reach_api import not_built
-from reach.store.keys import ApiKey, KeyStore
+from reach.store.base import ApiKey, KeyStore
 from reach.wire.answers import duration, timestamp
 from reach.wire.requests import PROTOCOL_VERSIONS, check_id, duration_ms, invalid
 

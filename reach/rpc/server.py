@@ -35,7 +35,7 @@ from reach.rpc.ops import OpsServicer, SessionServicer
 from reach.rpc.registry import HeartbeatServicer, RegistryServicer
 from reach.rpc.result import ResultServicer
 from reach.rpc.services import Services
-from reach.store.keys import KeyStore
+from reach.store.base import KeyStore
 
 log = logging.getLogger(__name__)
 

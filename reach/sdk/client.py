@@ -246,21 +246,24 @@ class Client:
             ...     shown = str(piece) if piece.restarts else shown + piece
         """
         events = self.stream(method, payload, timeout=timeout, cancel_on_exit=cancel_on_exit, **options)
-        told = void = False
+        told = void = lacking = False
         async with aclosing(events) as items:
             async for event in items:
                 text, restarts = "", False
                 if event.kind == "attempt_reset":
-                    void = told
+                    void, lacking = told, False
                 elif event.kind == "delta" and not event.channel:
                     text, restarts = event.text, event.mode == "replace" and told
-                elif event.kind == "gap" and "" in event.snapshot:
-                    text, restarts = event.snapshot[""], told
+                    lacking = lacking and event.mode != "replace"
+                elif event.kind == "gap":
+                    lacking = "" not in event.snapshot  # pieces are gone, and only the whole can make that good
+                    if not lacking:
+                        text, restarts = event.snapshot[""], told
                 elif event.result is not None:
                     if (error := event.result.error) is not None:
                         raise error
-                    if not told or void:
-                        text = event.result.text
+                    if not told or void or lacking:
+                        text, restarts = event.result.text, told
                 if text or restarts:
                     yield TextPiece(text, restarts or void)
                     told, void = True, False

@@ -10,6 +10,8 @@ thread. Times are `*_wall_ms`: milliseconds since the epoch on the store's clock
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from reach.core.rows import AgentRow, AttemptRow, FailureRow, OutcomeRow, PinRow, TaskRow, Writes
@@ -118,3 +120,47 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """Closes the store and gives the lock back."""
+
+
+@dataclass(slots=True, frozen=True)
+class ApiKey:
+    """A key without its secret. Times are milliseconds of the wall clock of the machine that holds the file."""
+
+    key_id: str
+    tenant: str
+    app_id: str
+    scopes: frozenset[str]
+    created_ms: int
+    expires_ms: int | None = None
+    revoked_ms: int | None = None
+
+    def valid_at(self, now_ms: int) -> bool:
+        """Whether it opens anything at this time."""
+        return (self.revoked_ms is None or now_ms < self.revoked_ms) and (
+            self.expires_ms is None or now_ms < self.expires_ms
+        )
+
+
+class KeyStore(Protocol):
+    """Where keys are kept. Methods may be called from any thread; `verify` and `is_valid` answer from memory."""
+
+    def create(self, tenant: str, app_id: str, scopes: Iterable[str], ttl_ms: int | None = None) -> tuple[ApiKey, str]:
+        """Makes a key; the second part is the whole token, which is kept nowhere."""
+
+    def list_keys(self, tenant: str | None = None, *, after: str = "", limit: int = 100) -> list[ApiKey]:
+        """Keys of a tenant, or of all (None), oldest first, from behind the key_id `after`."""
+
+    def revoke(self, key_id: str, tenant: str | None = None) -> ApiKey:
+        """Ends a key at once; one that ended stays as it is. A key of another tenant is not there."""
+
+    def rotate(self, key_id: str, tenant: str | None = None, *, overlap_ms: int = 0) -> tuple[ApiKey, str]:
+        """Makes a key with the same rights and lifetime, and ends the old one after `overlap_ms`."""
+
+    def verify(self, token: str) -> ApiKey | None:
+        """The key that a token opens now, or None."""
+
+    def is_valid(self, key_id: str) -> bool:
+        """Whether a key still opens anything, for streams that were opened with it."""
+
+    def close(self) -> None:
+        """Gives everything back; the store is not used afterwards."""

@@ -199,6 +199,8 @@ def test_an_attempt_that_is_over_is_refused_and_changes_nothing():
         assert refused.fault.reason is Reason.STALE_ATTEMPT
     for attempt in (0, 3, 99):
         assert shell.report(task, instance=task.instance, attempt=attempt)[0].fault.reason is Reason.STALE_ATTEMPT
+    other = two if task.instance is one else one
+    assert shell.report(task, instance=other)[0].fault.reason is Reason.STALE_ATTEMPT
     assert task.state is TaskState.DELIVERED
     assert task.effect_granted == 0
 

@@ -213,6 +213,13 @@ def test_one_that_comes_back_too_late_is_told_so():
     assert one.inflight == 0
 
 
+def test_only_the_current_attempt_can_be_claimed():
+    shell, task, one = running("one")
+    sends = shell.step(shell.joined("one", running=named(task, 7)))
+    assert only(sends, Welcome).unknown == [(TENANT, task.task_id, 7)]
+    assert (task.attempt, task.state, one.inflight) == (2, TaskState.DELIVERED, 1)
+
+
 def test_an_attempt_that_was_offered_and_comes_back_running_has_started():
     shell = Shell()
     shell.join("one")

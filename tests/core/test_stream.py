@@ -256,6 +256,16 @@ def test_a_first_delta_that_is_not_the_first_is_not_taken_for_the_whole():
     assert task.state is TaskState.RUNNING
 
 
+def test_after_a_reset_the_deltas_are_whole_again():
+    shell, task = running()
+    shell.delta(task, 3, "lo")
+    shell.join("two")
+    shell.lose(shell.pool.instances["one"])
+    shell.delta(task, 1, "Hello")
+    shell.report(task, folded=1)
+    assert task.outcome.content == "Hello"
+
+
 def test_no_deltas_at_all_fold_to_nothing():
     for watched in (False, True):
         shell, task = running()

@@ -43,7 +43,7 @@ class Stream:
         """All items of a kind that came so far."""
         return [item for frame in self.frames for item in getattr(frame, name)]
 
-    async def until(self, condition: Callable[[], Any], timeout: float = 5.0) -> Any:
+    async def until(self, condition: Callable[[], Any], timeout: float = 15.0) -> Any:
         """Waits until the condition holds; returns what it gave."""
         end = asyncio.get_running_loop().time() + timeout
         while not (value := condition()):
@@ -57,7 +57,7 @@ class Stream:
                 continue
         return value
 
-    async def wait(self, name: str, count: int = 1, timeout: float = 5.0) -> list[Any]:
+    async def wait(self, name: str, count: int = 1, timeout: float = 15.0) -> list[Any]:
         """Waits until so many items of a kind came; returns all of the kind."""
         return await self.until(lambda: len(found := self.items(name)) >= count and found, timeout)  # type: ignore[no-any-return]
 
@@ -98,7 +98,7 @@ class AgentStream(Stream):
         """Outcomes are committed."""
         self.send(acknowledgements=[result.key for result in results])
 
-    async def result(self, task_id: str, timeout: float = 5.0) -> Any:
+    async def result(self, task_id: str, timeout: float = 15.0) -> Any:
         """Waits for the outcome of a task; acknowledges it."""
         results = await self.until(lambda: [r for r in self.items("results") if r.key.task_id == task_id], timeout)
         self.acknowledge(results[-1])
@@ -160,11 +160,11 @@ class FakeServer:
             await self._server.stop(0)
             self._server = None
 
-    async def agent(self, timeout: float = 8.0) -> AgentStream:
+    async def agent(self, timeout: float = 15.0) -> AgentStream:
         """The next stream of an agent."""
         return await asyncio.wait_for(self._agents.get(), timeout)
 
-    async def caller(self, timeout: float = 8.0) -> CallerStream:
+    async def caller(self, timeout: float = 15.0) -> CallerStream:
         """The next stream of a caller."""
         return await asyncio.wait_for(self._callers.get(), timeout)
 

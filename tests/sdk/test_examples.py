@@ -25,26 +25,26 @@ def examples() -> list:
     for module in MODULES:
         for test in doctest.DocTestFinder(exclude_empty=True).find(module, module.__name__):
             if test.examples:
-                found.append(pytest.param("".join(one.source for one in test.examples), id=test.name))
+                source = "".join(one.source for one in test.examples)
+                found.append(pytest.param(source, id=test.name))
     return found
 
 
 async def echo(stream: CallerStream) -> None:
-    seen = 0
+    """Answers every task with its own payload."""
     while True:
-        await stream.until(lambda: len(stream.items("submits") + stream.items("subscribes")) > seen, 30)
-        for submit in stream.items("submits"):
+        await stream.until(lambda: stream.items("submits") or stream.items("subscribes"), 30)
+        submits, subscribes = stream.items("submits"), stream.items("subscribes")
+        stream.frames.clear()
+        for submit in submits:
             task_id, content = submit.task.task_id, submit.task.payload
             stream.send(acknowledgements=[{"reference": submit.reference, "task_id": task_id, "state": 1}])
             if submit.interest == 3:
                 stream.delta(task_id, 2, content.text)
             if submit.interest > 1:
-                stream.complete(task_id, content.text, output=content)
-        for subscribe in stream.items("subscribes"):
+                stream.complete(task_id, {"text": content.text, "media_type": content.media_type})
+        for subscribe in subscribes:
             stream.complete(subscribe.task_id, "done")
-        seen = len(stream.items("submits") + stream.items("subscribes"))
-        stream.frames.clear()
-        seen = 0
 
 
 @pytest.mark.parametrize("source", examples())

@@ -14,7 +14,8 @@ import pytest
 
 from reach.errors import InvalidRequest, Reason, ResourceExhausted, Unavailable
 from reach.store import keys
-from reach.store.keys import ApiKey, KeyStore, SqliteKeyStore
+from reach.store.base import ApiKey, KeyStore
+from reach.store.keys import SqliteKeyStore
 
 DAY = 86_400_000
 

@@ -1,0 +1,158 @@
+"""The processes of `reach demo`: a server on free ports and its agents, in a folder that goes away with them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final, Self
+
+from reach.errors import Reason, Unavailable
+
+START_S: Final = 20.0
+"""How long the server or the agents may take to be there."""
+_TRIES: Final = 3
+_STEP_S: Final = 0.03
+_AGENT_GRACE_S: Final = 3.0
+_SERVER_GRACE_S: Final = 5.0
+
+AGENTS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
+    ("doc-summarizer-1", "summarizer", ("--pace", "0.25")),
+    ("doc-summarizer-2", "summarizer", ("--pace", "0.25")),
+    ("order-reports-1", "report", ()),
+    ("code-reviewer-1", "reviewer", ()),
+)
+"""Instance, module of `reach.demo_agents`, options."""
+
+
+class DemoProcesses:
+    """Starts them, and ends each by its process id, whatever happens."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="reach-demo-"))
+        self.address = ""
+        self._server: subprocess.Popen[bytes] | None = None
+        self._agents: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start_server(self) -> None:
+        """Starts the server and returns when it answers. A port that somebody takes before it does is tried again."""
+        for last in (False,) * (_TRIES - 1) + (True,):
+            port, admin_port = _free_ports()
+            self.address = f"127.0.0.1:{port}"
+            options = ["--data", str(self.folder / "data"), "--log-level", "warning", "--log-format", "text"]
+            ports = ["--host", "127.0.0.1", "--port", str(port), "--admin-port", str(admin_port)]
+            self._server = self._spawn("server", ["reach.cli", "serve", *ports, *options])
+            if self._wait_for_port(port):
+                return
+            if last:
+                raise Unavailable(f"the server did not start:\n{self._log_of('server')}", Reason.AGENT_UNAVAILABLE)
+            _end([self._server], _SERVER_GRACE_S)
+
+    def start_agents(self) -> None:
+        """Starts the agents; `missing` says which are not there yet."""
+        for instance_id, module, options in AGENTS:
+            names = ["--addr", self.address, "--instance-id", instance_id]
+            self._agents[instance_id] = self._spawn(instance_id, [f"reach.demo_agents.{module}", *names, *options])
+
+    def await_agents(self, server: Any) -> None:
+        """Returns when all agents take work. `server`: a Connection."""
+        from agentreach.v1 import registry_pb2, registry_pb2_grpc
+
+        stub = registry_pb2_grpc.RegistryServiceStub(server.channel)
+        end = time.monotonic() + START_S
+        while True:
+            found = server.ask(stub.ListAgents, registry_pb2.ListAgentsRequest()).agents
+            ready = {agent.registration.instance_id for agent in found if not agent.blocked_by}
+            if ready >= self._agents.keys():
+                return
+            for instance_id, process in self._agents.items():
+                if process.poll() is not None or time.monotonic() > end:
+                    text = f"agent {instance_id} did not join:\n{self._log_of(instance_id)}"
+                    raise Unavailable(text, Reason.AGENT_UNAVAILABLE)
+            time.sleep(_STEP_S)
+
+    def kill(self, instance_id: str) -> int | None:
+        """Ends an agent as a crash does; its process id, or None if it is not one of ours or not there."""
+        process = self._agents.get(instance_id)
+        if process is None or process.poll() is not None:
+            return None
+        process.send_signal(signal.SIGKILL)
+        return process.pid
+
+    def stop(self) -> None:
+        """Ends all processes and removes the folder. Safe to call twice."""
+        agents, server = list(self._agents.values()), self._server
+        self._agents, self._server = {}, None
+        try:
+            _end(agents, _AGENT_GRACE_S)
+        finally:
+            if server is not None:
+                _end([server], _SERVER_GRACE_S)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _spawn(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+        # What our own environment says of servers and keys is not meant for these. -P: a file in the working folder that
+        # is named like a module of ours is not one. A session of its own: Ctrl-C is for us, we end the others.
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("AGENT_REACH_")}
+        with (self.folder / f"{name}.log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def _wait_for_port(self, port: int) -> bool:
+        """Whether the server listens before it ends or the time is over."""
+        assert self._server is not None
+        end = time.monotonic() + START_S
+        while self._server.poll() is None and time.monotonic() < end:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    return True
+            time.sleep(_STEP_S)
+        return False
+
+    def _log_of(self, name: str) -> str:
+        text = (self.folder / f"{name}.log").read_text("utf-8", "replace")
+        return text[-2000:].strip() or "(it said nothing)"
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+def _end(processes: list[subprocess.Popen[bytes]], grace_s: float) -> None:
+    """Asks them to end, and makes them after a while."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    end = time.monotonic() + grace_s
+    try:
+        for process in processes:
+            try:
+                process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()

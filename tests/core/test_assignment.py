@@ -1,0 +1,126 @@
+"""Who gets a free slot: order, nobody overtaken, nobody forgotten (DLV-9, RTE-1, cases C3, C4, P7)."""
+
+from reach.core import events as ev
+from reach.core.effects import Offer
+from reach.core.model import Requirement, TaskState
+from tests.core.harness import LONG, Shell, of
+
+GPU = Requirement(required_tags=("gpu",))
+
+
+def test_a_freed_slot_goes_to_who_waited_not_to_who_comes_in_the_same_step():
+    """Also where the newcomer asks for something else than those who wait."""
+    for requirement in (Requirement(), Requirement(capability="echo")):
+        shell = Shell()
+        shell.join()
+        running, waits = shell.submit(), shell.submit()
+        newcomer = shell.task(requirement=requirement)
+        sends = shell.step(shell.reported(running), ev.Submitted(newcomer, shell.reader()))
+        assert [offer.task for offer in of(sends, Offer)] == [waits]
+        shell.report(waits)
+        assert newcomer.state is TaskState.DELIVERED
+
+
+def test_a_newcomer_goes_at_once_where_who_waits_cannot():
+    shell = Shell()
+    shell.join("one")
+    shell.submit(requirement=GPU)
+    assert shell.submit().state is TaskState.DELIVERED
+
+
+def test_when_the_first_leaves_the_queue_the_next_one_is_looked_at():
+    for leave in ("cancel", "deadline", "row"):
+        shell = Shell()
+        shell.join(slots=4)
+        shell.submit(cost=2, **LONG)
+        first = shell.submit(cost=4, schedule_to_close_ms=1_000 if leave == "deadline" else None)
+        behind = shell.submit(cost=1, **LONG)
+        assert behind.state is TaskState.PENDING
+        if leave == "cancel":
+            shell.cancel(first)
+        elif leave == "row":
+            shell.step(ev.RowTaken(first))
+        else:
+            shell.advance(1_010)
+        assert behind.instance_id == "one"
+
+
+def test_priority_decides_among_those_who_wait():
+    shell = Shell()
+    one = shell.join()
+    running = shell.submit()
+    low, high = shell.submit(priority=1), shell.submit(priority=8)
+    shell.report(running)
+    assert (high.instance, low.instance) == (one, None)
+
+
+def test_short_tasks_do_not_wait_behind_a_long_one_while_another_instance_is_free():
+    """C3: nothing is handed out in advance."""
+    shell = Shell(overcommit=1.0)
+    shell.join("one")
+    shell.join("two")
+    shell.submit(**LONG)
+    short = [shell.submit() for _ in range(9)]
+    for _ in range(9):
+        (task,) = [task for task in short if task.state is TaskState.DELIVERED]
+        shell.report(task)
+    assert all(task.state is TaskState.SUCCEEDED for task in short)
+
+
+def test_a_constant_flood_does_not_starve_the_lowest():
+    """C4: the low one starts within the ageing bound, 9 s."""
+    shell = Shell()
+    shell.join()
+    running = shell.submit(priority=9)
+    low = shell.submit(priority=0)
+    began = shell.now_ms
+    while low.state is TaskState.PENDING:
+        assert shell.now_ms - began < 9_500
+        shell.now_ms += 100
+        fresh = shell.task(priority=9)
+        shell.step(ev.Submitted(fresh, shell.reader()))
+        shell.step(shell.reported(running))
+        (running,) = [task for task in shell.pool.tasks.values() if task.state is TaskState.DELIVERED]
+
+
+def test_one_requirement_does_not_block_another():
+    """DLV-9."""
+    shell = Shell()
+    shell.join("gpu", tags=("gpu",), slots=1)
+    shell.submit(requirement=GPU, **LONG)
+    blocked = shell.submit(requirement=GPU)
+    shell.join("plain", slots=1)
+    assert shell.submit().state is TaskState.DELIVERED
+    assert blocked.state is TaskState.PENDING
+
+
+def test_new_figures_are_used_within_a_fifth_of_a_second_and_new_instances_at_once():
+    """RTE-4."""
+    shell = Shell()
+    one, two = shell.join("one", slots=10), shell.join("two", slots=10)
+    assert one.base == two.base > 0
+    for _ in range(20):
+        task = shell.submit()
+        shell.now_ms += 2_000 if task.instance is one else 100
+        shell.report(task)
+    shell.now_ms += 200
+    shell.step()
+    assert two.base > one.base
+    assert {shell.submit().instance_id for _ in range(2)} == {"two"}
+
+
+def test_a_baseline_that_creeps_reaches_everybody():
+    shell = Shell()
+    names = [shell.join(f"i{number}", slots=1) for number in range(3)]
+    for one in names:
+        one.latency_ms = 100.0
+        shell.pool.fleet.changed(one)
+    shell.now_ms += 200
+    shell.step()
+    still = names[0].base
+    for step in range(1, 60):
+        names[1].latency_ms = names[2].latency_ms = 100.0 + 3 * step
+        shell.pool.fleet.changed(names[1])
+        shell.now_ms += 200
+        shell.step(*(ev.Beat(one, {}) for one in names[1:]))
+    assert names[0].base > still
