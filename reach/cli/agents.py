@@ -38,7 +38,7 @@ agents.add_command(echo)
 )
 @server_options
 @click.pass_context
-def list_agents(context: click.Context, health: tuple[str, ...], **given: Any) -> int:
+def list_agents(context: click.Context, /, health: tuple[str, ...], **given: Any) -> int:
     """All instances. ROUTED says whether new work goes there, and if not, why not."""
     from agentreach.v1 import agent_pb2
     from reach.cli.messages import plain
@@ -52,7 +52,9 @@ def list_agents(context: click.Context, health: tuple[str, ...], **given: Any) -
         write_json({"agents": [plain(agent) for agent in found]})
         return Exit.OK
     if not found:
-        write("No agents. `reach agents echo` starts one to try things with.\n" if not any(wanted.values()) else "None.\n")
+        write(
+            "No agents. `reach agents echo` starts one to try things with.\n" if not any(wanted.values()) else "None.\n"
+        )
         return Exit.OK
     write_table(
         ("INSTANCE", "TYPE", "HEALTH", "STATE", ">SLOTS", ">BEAT", "<CAPABILITIES", "<ROUTED"), map(_row, found)
@@ -88,6 +90,8 @@ def show(context: click.Context, name: str) -> int:
 @click.pass_context
 def drain(context: click.Context, name: str, undo: bool, deadline: float | None) -> int:
     """Stop new work for one instance, or for all instances of an agent. What runs is finished."""
+    from google.protobuf.duration_pb2 import Duration
+
     from agentreach.v1 import registry_pb2, registry_pb2_grpc
     from reach.sdk.figures import duration
 
@@ -97,9 +101,11 @@ def drain(context: click.Context, name: str, undo: bool, deadline: float | None)
         stub = registry_pb2_grpc.RegistryServiceStub(server.channel)
         drained: list[str] = []
         for instance_id in instances:
-            request = registry_pb2.DrainRequest(instance_id=instance_id, undo=undo)
-            if deadline is not None:
-                request.deadline.CopyFrom(duration(deadline))
+            request = registry_pb2.DrainRequest(
+                instance_id=instance_id,
+                undo=undo,
+                deadline=None if deadline is None else Duration(**duration(deadline)),
+            )
             drained.extend(server.ask(stub.Drain, request).instance_ids)
     if settings.json:
         write_json({"instance_ids": drained, "draining": not undo})

@@ -95,7 +95,9 @@ def _play(context: click.Context, processes: DemoProcesses, show: Show, jobs: li
 
 def _keep(processes: DemoProcesses) -> None:
     say(f"\nStill running. In another terminal:\n  export AGENT_REACH_ADDR={processes.address}")
-    say('  reach agents list\n  reach dispatch --agent order-reports "total revenue by region in 2025"\nCtrl-C ends it.')
+    say(
+        '  reach agents list\n  reach dispatch --agent order-reports "total revenue by region in 2025"\nCtrl-C ends it.'
+    )
     try:
         signal.pause()
     except KeyboardInterrupt:

@@ -37,6 +37,8 @@ class Job:
     payload: Any
     options: dict[str, Any] = field(default_factory=dict)
     """Who may take it."""
+    shown_lines: int = 14
+    """Lines of its answer that are shown; it may have thousands."""
     interrupted: bool = False
     """The instance that works on it is to be killed."""
 
@@ -55,7 +57,7 @@ def jobs_for(paths: Sequence[str]) -> list[Job]:
     for title, text in sources:
         jobs.append(Job(title, text, {"capability": "code_review", "timeout_class": "code"}))
     for question in _QUESTIONS:
-        jobs.append(Job(question, question, {"agent_id": "order-reports"}))
+        jobs.append(Job(question, question, {"agent_id": "order-reports"}, shown_lines=1))
     return jobs
 
 
@@ -67,9 +69,9 @@ def _given(paths: Sequence[str]) -> tuple[list[tuple[str, str]], list[tuple[str,
         if text is None:
             continue
         if path.suffix.lower() in SOURCE_SUFFIXES:
-            sources.append((path.name, text))
+            sources.append(("/".join(path.parts[-2:]), text))
         elif explicit or _sentences(text):
-            documents.append((path.name, text))
+            documents.append(("/".join(path.parts[-2:]), text))
         if len(documents) + len(sources) >= MOST_FILES:
             say(f"only the first {MOST_FILES} files are sent")
             break
@@ -119,7 +121,7 @@ def _own() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     if not documents:
         documents = _installed_documents(package)
     sources = sorted(package.rglob("*.py"), key=lambda path: (-path.stat().st_size, path.name))[:_SOURCES]
-    return documents, [(path.name, path.read_text("utf-8", "replace")) for path in sources]
+    return documents, [("/".join(path.parts[-2:]), path.read_text("utf-8", "replace")) for path in sources]
 
 
 def _installed_documents(package: Path) -> list[tuple[str, str]]:
@@ -128,9 +130,9 @@ def _installed_documents(package: Path) -> list[tuple[str, str]]:
 
     documents = []
     try:
-        readme = metadata("agentreach").get_payload()
+        readme = metadata("agentreach").json.get("description", "")
     except PackageNotFoundError:
-        readme = None
+        readme = ""
     if isinstance(readme, str) and _sentences(readme) >= LONG_SENTENCES // 2:
         documents.append(("README", readme))
     for folder in ("core", "runtime", "sdk", "store"):

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from reach.sdk.answers import Event
 
 _TITLE: Final = 22
-_MOST_LINES: Final = 14
-"""Lines shown of one task; its answer may have thousands."""
 _COLOURS: Final = ("cyan", "green", "yellow", "blue", "magenta")
 
 
@@ -86,9 +84,9 @@ class Show:
         track.lines += 1
         if not text.strip():
             return
-        if track.lines < _MOST_LINES:
+        if track.lines <= track.job.shown_lines:
             self.line(track.job.title, text)
-        elif track.lines == _MOST_LINES:
+        elif track.lines == track.job.shown_lines + 1:
             self.line(track.job.title, "…")
 
     def _flush(self, track: Track) -> None:

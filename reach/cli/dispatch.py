@@ -35,6 +35,7 @@ _CANCEL_S: Final = 3.0
 @click.pass_context
 def dispatch(
     context: click.Context,
+    /,
     no_wait: bool,
     timeout: float | None,
     cancel_on_exit: bool,
@@ -83,7 +84,7 @@ def dispatch(
     return _watched(work, task_id, follower)
 
 
-@click.command()
+@click.command(short_help="Show a task from its first event to its end.")
 @click.argument("task_id", metavar="TASK")
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="N", help="Only events after this sequence.")
 @click.option("--timeout", type=DURATION, help="How long to wait (exit code 4).")
@@ -199,9 +200,7 @@ async def _submit(settings: Settings, method: str, payload: Any, options: Any, t
     return Exit.OK
 
 
-async def _follow(
-    client: Client, task_id: str, events: AsyncIterator[Event], follower: Follower | JsonFollower
-) -> int:
+async def _follow(client: Client, task_id: str, events: AsyncIterator[Event], follower: Follower | JsonFollower) -> int:
     """Shows events to the last; the exit code."""
     import asyncio
 

@@ -59,7 +59,7 @@ class Behaviour:
 @click.option("--seed", type=int, help="Of chance, to get the same failures again.")
 @server_options
 @click.pass_context
-def echo(context: click.Context, **given: Any) -> int:
+def echo(context: click.Context, /, **given: Any) -> int:
     """Run a fake agent until Ctrl-C: answers, delays and faults by option.
 
     \b

@@ -193,7 +193,9 @@ class Follower:
         elif event.kind == "retrying":
             self.note(f"attempt {event.attempt} failed ({event.reason}): {event.note}; it goes on elsewhere or later")
         elif event.kind == "handoff":
-            self.note(f"the conversation moved from {message.handoff.from_instance_id} to {message.handoff.to_instance_id}")
+            self.note(
+                f"the conversation moved from {message.handoff.from_instance_id} to {message.handoff.to_instance_id}"
+            )
         elif event.kind == "degraded":
             self.note(f"served in a lesser way: {message.degraded.why}")
         elif event.kind == "waiting":

@@ -25,7 +25,7 @@ _PAGE: Final = 1_000
 _SCOPES: Final = ("agent", "caller", "reader", "operator")
 
 
-@click.group()
+@click.group(short_help="Make, list, end and renew API keys.")
 def keys() -> None:
     """Make, list, end and renew API keys, for a server with `--auth keys`.
 
@@ -116,12 +116,15 @@ def rotate(context: click.Context, key_id: str, overlap: float, data: str | None
 @contextmanager
 def _store(data: str | None, file: str | None, *, make: bool = False) -> Iterator[SqliteKeyStore]:
     """The keys in the folder that a server would use with the same options."""
-    from reach.config import load
+    from reach.config import ConfigError, load
     from reach.errors import InvalidRequest
     from reach.store.keys import FILE_NAME, SqliteKeyStore
 
     # Whether keys are asked for at all does not matter here; a memory server keeps them in the folder too.
-    config = load(file, os.environ, {"storage.path": data, "storage.type": "sqlite"})
+    try:
+        config = load(file, os.environ, {"storage.path": data, "storage.type": "sqlite"})
+    except ConfigError as error:
+        raise click.ClickException(error.message) from error
     folder = Path(config.storage.path)
     if not make and not (folder / FILE_NAME).exists():
         raise InvalidRequest(f"there are no keys in {folder}: --data names the folder of the server")
@@ -181,5 +184,7 @@ def _fields(key: ApiKey) -> dict[str, Any]:
     }
     for name, at in (("created_at", key.created_ms), ("expires_at", key.expires_ms), ("revoked_at", key.revoked_ms)):
         if at is not None:
-            made[name] = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            made[name] = (
+                datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            )
     return made

@@ -24,7 +24,7 @@ def route() -> None:
 @selector_options
 @server_options
 @click.pass_context
-def preview(context: click.Context, **given: Any) -> int:
+def preview(context: click.Context, /, **given: Any) -> int:
     """Show all candidates for a task with score, signals and drop reasons, without sending it."""
     from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, task_pb2
     from reach.cli.messages import plain

@@ -46,7 +46,7 @@ _FILE: Final = click.Path(dir_okay=False)
 @click.option("--log-format", type=click.Choice(["json", "text"]), help="Default: text on a terminal, else json.")
 def serve(file: str | None, memory: bool, **given: Any) -> int:
     """Run a server until Ctrl-C or SIGTERM. Options override AGENT_REACH_* variables, which override the file."""
-    from reach.config import load
+    from reach.config import ConfigError, load
 
     given["insecure"] = given["insecure"] or None
     overrides = {field: given[option] for option, field in _OVERRIDES.items()}
@@ -57,10 +57,22 @@ def serve(file: str | None, memory: bool, **given: Any) -> int:
     unsaid = given["log_format"] is None and file is None and "AGENT_REACH_TELEMETRY_LOG_FORMAT" not in os.environ
     if unsaid and sys.stderr.isatty():
         overrides["telemetry.log_format"] = "text"
-    config = load(file, os.environ, overrides)
+    try:
+        config = load(file, os.environ, overrides)
+    except ConfigError as error:
+        raise click.ClickException(_by_option(error.message)) from error
     from reach.node import run
 
-    return run(config)
+    code = run(config)
+    # What the node calls a failed start is a port or folder that is taken.
+    return Exit.UNREACHABLE if code == 1 else code
+
+
+def _by_option(text: str) -> str:
+    """The problems with the names of the options that were given instead of the fields they stand for."""
+    for option, field in _OVERRIDES.items():
+        text = text.replace(f"option: {field}: ", f"--{option.replace('_', '-')}: ")
+    return text
 
 
 @click.group("config")
@@ -83,9 +95,13 @@ def check(file: str | None) -> int:
     """Check a file together with the environment, and print what `reach serve --config FILE` would use (YAML)."""
     import msgspec
 
-    from reach.config import load
+    from reach.config import ConfigError, load
 
-    write(msgspec.yaml.encode(load(file, os.environ)).decode())
+    try:
+        config = load(file, os.environ)
+    except ConfigError as error:
+        raise click.ClickException(error.message) from error
+    write(msgspec.yaml.encode(config).decode())
     return Exit.OK
 
 

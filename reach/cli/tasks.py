@@ -45,7 +45,7 @@ def tasks() -> None:
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="At most so many.")
 @server_options
 @click.pass_context
-def list_tasks(context: click.Context, limit: int, **given: Any) -> int:
+def list_tasks(context: click.Context, /, limit: int, **given: Any) -> int:
     """Tasks, latest first."""
     from reach.cli.messages import plain
 
@@ -127,7 +127,9 @@ def _took(task: task_pb2.Task) -> str:
 
 
 def _why(task: task_pb2.Task) -> str:
-    return _error(task.result.error) if task.HasField("result") and task.result.HasField("error") else task.pending_reason
+    return (
+        _error(task.result.error) if task.HasField("result") and task.result.HasField("error") else task.pending_reason
+    )
 
 
 def _error(error: error_pb2.Error) -> str:

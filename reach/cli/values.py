@@ -16,7 +16,7 @@ MOST_READ: Final = 64 << 20
 """Bytes that are read of a file or of stdin; no server takes more."""
 
 
-class DurationType(click.ParamType):
+class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
     """`1.5`, `500ms`, `30s`, `5m`, `2h`, `30d`; seconds if there is no unit."""
 
     name = "duration"
@@ -35,7 +35,7 @@ class DurationType(click.ParamType):
         return float(found[1]) * _UNITS[found[2] or "s"]
 
 
-class SessionType(click.ParamType):
+class SessionType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
     """`app:user:session`."""
 
     name = "session"
@@ -54,7 +54,7 @@ class SessionType(click.ParamType):
         return parts[0], parts[1], parts[2]
 
 
-class PairType(click.ParamType):
+class PairType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
     """`name=value`."""
 
     name = "pair"
@@ -73,7 +73,7 @@ class PairType(click.ParamType):
         return name, content
 
 
-class RetryType(click.ParamType):
+class RetryType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
     """A policy by name, `never`, or waits such as `1s,5s`."""
 
     name = "retry"

@@ -74,8 +74,8 @@ class Server(Section, frozen=True):
     """How long a server that was asked to stop (SIGTERM) lets running work finish. Too small: work is handed back and
     runs again elsewhere. Too large: deployments wait; keep it under the time after which your orchestrator kills."""
     advertise: Annotated[str, Meta(max_length=300)] = ""
-    """`host:port` under which others reach this server, where that differs from `host` and `port`. Empty: those. Without effect until nodes form a
-    cluster."""
+    """`host:port` under which others reach this server, where that differs from `host` and `port`. Empty: those.
+    Without effect until nodes form a cluster."""
     node_id: Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9._-]{1,64})?\Z")] = ""
     """Name of this node in answers, logs and traces. Empty: made of host name and port."""
 

@@ -111,14 +111,14 @@ def test_new_figures_are_used_within_a_fifth_of_a_second_and_new_instances_at_on
 
 def test_a_baseline_that_creeps_reaches_everybody():
     shell = Shell()
-    names = [shell.join(f"i{number}", slots=1) for number in range(3)]
+    names = [shell.join(f"i{number}", heartbeat_ms=60_000) for number in range(3)]
     for one in names:
         one.latency_ms = 100.0
         shell.pool.fleet.changed(one)
     shell.now_ms += 200
     shell.step()
     still = names[0].base
-    for step in range(1, 60):
+    for step in range(1, 40):
         names[1].latency_ms = names[2].latency_ms = 100.0 + 3 * step
         shell.pool.fleet.changed(names[1])
         shell.now_ms += 200

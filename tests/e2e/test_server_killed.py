@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import time
+from collections.abc import Awaitable, Callable
 
 import grpc
 import pytest
@@ -39,6 +40,11 @@ class Load:
         """What the first answer was, and when it came."""
         self.unsure: dict[str, str] = {}
         """Tasks of which nobody said that they were accepted."""
+
+    async def soon(self, kind: Callable[[str], Awaitable[None]], task_id: str) -> None:
+        """At a random moment, so that some meet a server that just dies, and some meet none."""
+        await asyncio.sleep(self.chance.uniform(0, 1.5))
+        await kind(task_id)
 
     async def quick(self, task_id: str) -> None:
         handle = await self.client.submit("echo", task_id, agent_type="worker", task_id=task_id)
