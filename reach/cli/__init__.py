@@ -12,6 +12,10 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """The entry point of `reach` and of `python -m reach.cli`."""
-    from reach.cli.app import run
+    try:
+        from reach.cli.app import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while modules are loaded, or in the last steps
+        code = 130
+    sys.exit(code)

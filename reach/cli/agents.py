@@ -52,9 +52,8 @@ def list_agents(context: click.Context, /, health: tuple[str, ...], **given: Any
         write_json({"agents": [plain(agent) for agent in found]})
         return Exit.OK
     if not found:
-        write(
-            "No agents. `reach agents echo` starts one to try things with.\n" if not any(wanted.values()) else "None.\n"
-        )
+        everything = not any(wanted.values())
+        write("No agents. `reach agents echo` starts one to try things with.\n" if everything else "None.\n")
         return Exit.OK
     write_table(
         ("INSTANCE", "TYPE", "HEALTH", "STATE", ">SLOTS", ">BEAT", "<CAPABILITIES", "<ROUTED"), map(_row, found)
@@ -100,12 +99,9 @@ def drain(context: click.Context, name: str, undo: bool, deadline: float | None)
         instances = [agent.registration.instance_id for agent in _named(server, name)]
         stub = registry_pb2_grpc.RegistryServiceStub(server.channel)
         drained: list[str] = []
+        until = None if deadline is None else Duration(**duration(deadline))
         for instance_id in instances:
-            request = registry_pb2.DrainRequest(
-                instance_id=instance_id,
-                undo=undo,
-                deadline=None if deadline is None else Duration(**duration(deadline)),
-            )
+            request = registry_pb2.DrainRequest(instance_id=instance_id, undo=undo, deadline=until)
             drained.extend(server.ask(stub.Drain, request).instance_ids)
     if settings.json:
         write_json({"instance_ids": drained, "draining": not undo})
@@ -192,7 +188,9 @@ def _facts(agent: Agent) -> list[tuple[str, str]]:
         ("host", asked.host),
         ("sdk", asked.sdk),
     ]
-    for condition in agent.conditions:
-        facts.append((name_of(condition, "type"), f"{condition.evidence}, for {span(seconds(condition.since))}"))
+    facts.extend(
+        (name_of(condition, "type"), f"{condition.evidence}, for {span(seconds(condition.since))}")
+        for condition in agent.conditions
+    )
     facts.extend(("warning", warning) for warning in agent.warnings)
     return facts

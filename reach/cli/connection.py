@@ -34,4 +34,7 @@ class Connection:
         if isinstance(error, Timeout) and error.reason is Reason.WAIT_EXPIRED:
             text = f"no answer from {self._target.address} within {timeout:g} s"
             raise Unavailable(text, Reason.OWNER_UNAVAILABLE)
+        if error.reason is Reason.OWNER_UNAVAILABLE:
+            why = error.message.partition("last error: ")[2] or error.message
+            raise Unavailable(f"cannot reach Agent-Reach at {self._target.address}: {why}", Reason.OWNER_UNAVAILABLE)
         raise error

@@ -34,10 +34,10 @@ _ASK_S: Final = 2.0
 def demo(context: click.Context, paths: tuple[str, ...], keep: bool) -> int:
     """See all of it: a server, agents, real files, and a crash in the middle of a task.
 
-    Starts a server and four agents as separate processes, gives them tasks (each text or Markdown file is summed up, each
-    Python file reviewed, and a few questions asked about a table of orders), kills one of the two summarizers with SIGKILL
-    while it works, and shows its tasks finish on the other one. Without PATH the files are this project's own. Takes about
-    ten seconds, needs no network and no model, and leaves nothing behind.
+    Starts a server and four agents as separate processes, gives them tasks (each text or Markdown file is summed up,
+    each Python file reviewed, and a few questions asked about a table of orders), kills one of the two summarizers with
+    SIGKILL while it works, and shows its tasks finish on the other one. Without PATH the files are this project's own.
+    Takes about ten seconds, needs no network and no model, and leaves nothing behind.
 
     Exit code 0 means: no task failed, none was lost, and at least one moved.
     """

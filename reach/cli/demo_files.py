@@ -56,8 +56,7 @@ def jobs_for(paths: Sequence[str]) -> list[Job]:
         jobs.append(Job(title, payload, options, interrupted=not number))
     for title, text in sources:
         jobs.append(Job(title, text, {"capability": "code_review", "timeout_class": "code"}))
-    for question in _QUESTIONS:
-        jobs.append(Job(question, question, {"agent_id": "order-reports"}, shown_lines=1))
+    jobs.extend(Job(text, text, {"agent_id": "order-reports"}, shown_lines=1) for text in _QUESTIONS)
     return jobs
 
 

@@ -1,11 +1,11 @@
-"""The processes of `reach demo`: a server on free ports and its agents, in a folder that goes away with them."""
+"""The processes of `reach demo`: a server and its agents, in a folder that goes away with them."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +17,6 @@ from reach.errors import Reason, Unavailable
 
 START_S: Final = 20.0
 """How long the server or the agents may take to be there."""
-_TRIES: Final = 3
 _STEP_S: Final = 0.03
 _AGENT_GRACE_S: Final = 3.0
 _SERVER_GRACE_S: Final = 5.0
@@ -47,18 +46,16 @@ class DemoProcesses:
         self.stop()
 
     def start_server(self) -> None:
-        """Starts the server and returns when it answers. A port that somebody takes before it does is tried again."""
-        for last in (False,) * (_TRIES - 1) + (True,):
-            port, admin_port = _free_ports()
-            self.address = f"127.0.0.1:{port}"
-            options = ["--data", str(self.folder / "data"), "--log-level", "warning", "--log-format", "text"]
-            ports = ["--host", "127.0.0.1", "--port", str(port), "--admin-port", str(admin_port)]
-            self._server = self._spawn("server", ["reach.cli", "serve", *ports, *options])
-            if self._wait_for_port(port):
-                return
-            if last:
+        """Starts the server on ports that are free, and returns when it serves."""
+        options = ["--data", str(self.folder / "data"), "--log-level", "info", "--log-format", "json"]
+        ports = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]
+        self._server = self._spawn("server", ["reach.cli", "serve", *ports, *options])
+        end = time.monotonic() + START_S
+        while not (port := self._port_in_log()):
+            if self._server.poll() is not None or time.monotonic() > end:
                 raise Unavailable(f"the server did not start:\n{self._log_of('server')}", Reason.AGENT_UNAVAILABLE)
-            _end([self._server], _SERVER_GRACE_S)
+            time.sleep(_STEP_S)
+        self.address = f"127.0.0.1:{port}"
 
     def start_agents(self) -> None:
         """Starts the agents; `missing` says which are not there yet."""
@@ -103,8 +100,8 @@ class DemoProcesses:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _spawn(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
-        # What our own environment says of servers and keys is not meant for these. -P: a file in the working folder that
-        # is named like a module of ours is not one. A session of its own: Ctrl-C is for us, we end the others.
+        # What our environment says of servers and keys is not meant for these. -P: a file in the working folder that is
+        # named like a module of ours is not one. A session of its own: Ctrl-C is for us, we end the others.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("AGENT_REACH_")}
         with (self.folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
@@ -116,27 +113,20 @@ class DemoProcesses:
                 start_new_session=True,
             )
 
-    def _wait_for_port(self, port: int) -> bool:
-        """Whether the server listens before it ends or the time is over."""
-        assert self._server is not None
-        end = time.monotonic() + START_S
-        while self._server.poll() is None and time.monotonic() < end:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    return True
-            time.sleep(_STEP_S)
-        return False
+    def _port_in_log(self) -> int:
+        """The port that the server says it listens on; 0 if it does not yet."""
+        for line in (self.folder / "server.log").read_bytes().splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict) and record.get("message") == "serving":
+                return int(record["fields"]["grpc"])
+        return 0
 
     def _log_of(self, name: str) -> str:
         text = (self.folder / f"{name}.log").read_text("utf-8", "replace")
         return text[-2000:].strip() or "(it said nothing)"
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
 
 
 def _end(processes: list[subprocess.Popen[bytes]], grace_s: float) -> None:

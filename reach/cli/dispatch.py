@@ -11,7 +11,7 @@ from reach.cli.exits import Exit
 from reach.cli.selector import payload_of, selector_options, task_options
 from reach.cli.settings import Settings, server_options, settings_of
 from reach.cli.terminal import say, write, write_json
-from reach.cli.values import DURATION
+from reach.cli.values import DURATION, OUTPUT
 
 if TYPE_CHECKING:
     from reach.cli.following import Follower, JsonFollower
@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 _PATIENCE_S: Final = 2.0
 """After this long without a start people are told what a task waits for."""
 _CANCEL_S: Final = 3.0
+_WAITS: Final = {
+    "no_match": "nobody is registered that could take it (`reach agents list`, `reach route preview`)",
+    "capacity": "all that could take it are full",
+    "queued": "others are before it",
+    "pinned_instance_full": "the instance that has its conversation is full",
+    "start_delay": "it is to start later",
+    "retry": "it will be tried again soon",
+    "retry_budget": "too many tasks are being tried again just now",
+}
+"""What the server's words for why a task does not run mean."""
 
 
 @click.command()
@@ -29,7 +39,7 @@ _CANCEL_S: Final = 3.0
 @click.option("--timeout", type=DURATION, help="How long to wait (exit code 4); the task goes on.")
 @click.option("--cancel-on-exit", is_flag=True, help="Cancel the task when this command ends first.")
 @click.option("--no-stream", is_flag=True, help="Print only the whole answer, at the end; for scripts.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, writable=True), help="Write the answer to a file.")
+@click.option("-o", "--output", type=OUTPUT, help="Write the answer to a file.")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors.")
 @server_options
 @click.pass_context
@@ -107,7 +117,7 @@ def tail(context: click.Context, task_id: str, after: int, timeout: float | None
 @click.command()
 @click.argument("task_id", metavar="TASK")
 @click.option("--timeout", type=DURATION, help="How long to wait (exit code 4); the task goes on.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, writable=True), help="Write the answer to a file.")
+@click.option("-o", "--output", type=OUTPUT, help="Write the answer to a file.")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors.")
 @server_options
 @click.pass_context
@@ -236,4 +246,4 @@ async def _tell_pending(client: Client, task_id: str, follower: Follower | JsonF
             continue
         if info.pending_reason and info.pending_reason != told:
             told = info.pending_reason
-            follower.note(f"waiting: {told}")
+            follower.note(f"waiting: {_WAITS.get(told, told)}")

@@ -11,7 +11,7 @@ import click
 from reach.cli.exits import Exit
 from reach.cli.settings import server_options, settings_of
 from reach.cli.terminal import say
-from reach.cli.values import DURATION
+from reach.cli.values import DURATION, is_text
 
 if TYPE_CHECKING:
     import random
@@ -110,10 +110,10 @@ def handler_of(behaviour: Behaviour, chance: random.Random) -> Callable[[Task], 
             if behaviour.pieces:
                 yield answer[len(answer) * (step - 1) // steps : len(answer) * step // steps]
                 yield Progress(step / steps, f"piece {step} of {steps}")
-        if not behaviour.pieces:
-            whole_answer = task.payload if behaviour.answer is None else behaviour.answer
-            binary = isinstance(whole_answer, bytes) and not task.media_type.startswith("text/")
-            yield Answer(whole_answer if binary else answer, task.media_type if behaviour.answer is None else "")
+        if not behaviour.pieces and behaviour.answer is not None:
+            yield Answer(answer)
+        elif not behaviour.pieces:
+            yield Answer(answer if is_text(task.media_type) else task.payload, task.media_type)
 
     return handle
 

@@ -66,7 +66,7 @@ def exit_of(error: ReachError) -> Exit:
 def advice_for(error: ReachError, address: str) -> str:
     """What to do about an error; empty if there is nothing to say."""
     if error.reason is Reason.OWNER_UNAVAILABLE:
-        return f"Is a server running at {address}? `reach serve` starts one; --addr or AGENT_REACH_ADDR names another."
+        return f"`reach serve` starts a server; --addr or AGENT_REACH_ADDR names another than {address}."
     advice = _ADVICE.get(error.reason, "")
     if not advice and error.retry_after_ms:
         advice = f"Try again in {error.retry_after_ms / 1000:g} s."

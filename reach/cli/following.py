@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from reach.cli.exits import Exit
 from reach.cli.terminal import one_line, printable, say, span, write, write_json
+from reach.cli.values import is_text
 
 if TYPE_CHECKING:
     from reach.sdk.answers import Event, Result
@@ -193,9 +194,8 @@ class Follower:
         elif event.kind == "retrying":
             self.note(f"attempt {event.attempt} failed ({event.reason}): {event.note}; it goes on elsewhere or later")
         elif event.kind == "handoff":
-            self.note(
-                f"the conversation moved from {message.handoff.from_instance_id} to {message.handoff.to_instance_id}"
-            )
+            before, now = message.handoff.from_instance_id, message.handoff.to_instance_id
+            self.note(f"the conversation moved from {before} to {now}")
         elif event.kind == "degraded":
             self.note(f"served in a lesser way: {message.degraded.why}")
         elif event.kind == "waiting":
@@ -219,7 +219,7 @@ def write_output(result: Result, screen: Screen, output: str | None) -> None:
         Path(output).write_bytes(result.payload)
         say(f"{len(result.payload)} bytes of {result.media_type} written to {output}")
         return
-    binary = result.message.output.WhichOneof("content") == "data" and not result.media_type.startswith("text/")
+    binary = result.message.output.WhichOneof("content") == "data" and not is_text(result.media_type)
     if not binary:
         screen.finish(result.text)
     elif sys.stdout.isatty():
@@ -239,7 +239,7 @@ def outcome_line(result: Result) -> str:
     if result.instance_id:
         parts.append(f"by {result.instance_id}")
     if result.attempts > 1:
-        moved = f", moved {result.transfers} ×" if result.transfers else ""
+        moved = f", moved {result.transfers} times" if result.transfers else ""
         parts.append(f"{result.attempts} attempts{moved}")
     if result.attempts:
         parts.append(f"queued {span(result.queued)}, ran {span(result.ran)}")

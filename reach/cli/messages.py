@@ -1,6 +1,6 @@
 """Messages of the contract as plain values, for `--json` and for tables.
 
-Names are those of the contract, so `docs` and `protos/` explain them. Enums lose their prefix (`SUCCEEDED`), durations are
+Names are those of the contract, so `protos/` explains them. Enums lose their prefix (`SUCCEEDED`), durations are
 seconds, times are ISO 8601 in UTC, bytes are base64. What is not set is left out.
 """
 

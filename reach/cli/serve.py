@@ -72,7 +72,7 @@ def _by_option(text: str) -> str:
     """The problems with the names of the options that were given instead of the fields they stand for."""
     for option, field in _OVERRIDES.items():
         text = text.replace(f"option: {field}: ", f"--{option.replace('_', '-')}: ")
-    return text
+    return text.replace("option: ", "")
 
 
 @click.group("config")

@@ -9,7 +9,7 @@ import click
 from reach.cli.exits import Exit
 from reach.cli.settings import server_options, settings_of
 from reach.cli.terminal import moment, one_line, printable, span, write, write_facts, write_json, write_table
-from reach.cli.values import PAIR, SESSION
+from reach.cli.values import PAIR, SESSION, is_text
 
 if TYPE_CHECKING:
     from agentreach.v1 import error_pb2, payload_pb2, task_pb2
@@ -127,9 +127,7 @@ def _took(task: task_pb2.Task) -> str:
 
 
 def _why(task: task_pb2.Task) -> str:
-    return (
-        _error(task.result.error) if task.HasField("result") and task.result.HasField("error") else task.pending_reason
-    )
+    return _error(task.result.error) if task.result.HasField("error") else task.pending_reason
 
 
 def _error(error: error_pb2.Error) -> str:
@@ -170,7 +168,7 @@ def _facts(task: task_pb2.Task) -> list[tuple[str, str]]:
         for name, value in plain(spec.selector).items()
     )
     session = spec.session
-    facts = [
+    return [
         ("task", spec.task_id),
         ("state", name_of(task, "state")),
         ("why", _why(task)),
@@ -189,7 +187,6 @@ def _facts(task: task_pb2.Task) -> list[tuple[str, str]]:
         ("moved", str(task.result.transfers or "")),
         ("payload", one_line(_shown(spec.payload))),
     ]
-    return facts
 
 
 def _attempt(attempt: task_pb2.Attempt) -> tuple[str, ...]:
@@ -197,17 +194,14 @@ def _attempt(attempt: task_pb2.Attempt) -> tuple[str, ...]:
 
     ended = attempt.HasField("ended_at")
     took = span(_seconds(attempt.ended_at) - _seconds(attempt.offered_at)) if ended else ""
-    if attempt.HasField("error"):
-        outcome = _error(attempt.error)
-    else:
-        outcome = "done" if ended else "runs"
+    outcome = _error(attempt.error) if attempt.HasField("error") else "done" if ended else "runs"
     queued = span(seconds(attempt.queued)) if attempt.HasField("queued") else ""
     return str(attempt.number), attempt.instance_id, moment(attempt.offered_at.seconds), queued, took, outcome
 
 
 def _shown(payload: payload_pb2.Payload) -> str:
     """Content for people, cut with a mark."""
-    if payload.WhichOneof("content") == "data" and not payload.media_type.startswith("text/"):
+    if payload.WhichOneof("content") == "data" and not is_text(payload.media_type):
         return f"({len(payload.data)} bytes of {payload.media_type or 'application/octet-stream'})"
     text = printable(payload.text or payload.data.decode(errors="replace"))
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}… ({len(text)} characters; --json has all)"

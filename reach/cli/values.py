@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -94,10 +95,32 @@ class RetryType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
         return text
 
 
+class OutputType(click.Path):
+    """A file that can be written; said before the work and not after it."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        folder = path.parent
+        if not path.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
+            self.fail(f"{str(folder)!r} is no folder that can be written to", param, ctx)
+        return str(path)
+
+
 DURATION: Final = DurationType()
 SESSION: Final = SessionType()
 PAIR: Final = PairType()
 RETRY: Final = RetryType()
+OUTPUT: Final = OutputType()
+
+
+def is_text(media_type: str) -> bool:
+    """Whether content of this media type can be shown as text."""
+    kind = media_type.partition(";")[0].strip().lower()
+    return kind.startswith("text/") or kind == "application/json" or kind.endswith("+json")
 
 
 def read_content(source: str) -> str | bytes:

@@ -40,13 +40,15 @@ class Deadlines:
 
     def _attempt_limit(self, task: Task) -> tuple[int, Reason | None]:
         """When the current attempt is over at the latest, and why; no reason where it is the lease."""
+        lease = self.pool.fleet.lease_until_ms(task)
+        if not task.started_ms and task.lease_until_ms:
+            return lease, None  # its instance has yet to come back, after a restart: its time begins when it does
         begin = task.started_ms or task.offered_ms
         progressed = max(begin, task.progressed_ms)
         why = Reason.START_TO_CLOSE
         at = (begin if task.start_to_close_ms is not None else progressed) + self.start_to_close_ms(task)
         if task.silence_ms is not None and progressed + task.silence_ms < at:
             at, why = progressed + task.silence_ms, Reason.SILENCE
-        lease = self.pool.fleet.lease_until_ms(task)
         return (lease, None) if lease < at else (at, why)
 
     def _start_limit(self, task: Task) -> int:

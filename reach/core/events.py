@@ -266,17 +266,3 @@ class Credited:
     def __init__(self, reader: Reader, bytes_: int) -> None:
         self.reader = reader
         self.bytes = bytes_
-
-
-class InputSent:
-    """A caller answers what a WAITING task asked for."""
-
-    __slots__ = ("content", "input_id", "media_type", "reply", "task_id", "tenant")
-
-    def __init__(self, tenant: str, task_id: str, input_id: str, media_type: str, content: Content, reply: Any) -> None:
-        self.tenant = tenant
-        self.task_id = task_id
-        self.input_id = input_id
-        self.media_type = media_type
-        self.content = content
-        self.reply = reply

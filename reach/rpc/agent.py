@@ -14,21 +14,33 @@ from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.principal import Principal, credentials_ended, principal_of
 from reach.rpc.services import Services, error_bytes
 from reach.runtime.reach_api import fault_of
-from reach.wire.agents import CHECKPOINT_BYTES, NOTE_BYTES, read_delta, read_registration, read_result, read_status
+from reach.wire.agents import (
+    HANDLE_BYTES,
+    read_delta,
+    read_key,
+    read_progress,
+    read_registration,
+    read_result,
+    read_status,
+)
 from reach.wire.answers import duration, fill_error
 from reach.wire.batcher import Batcher
-from reach.wire.requests import check_version
+from reach.wire.requests import ID_BYTES, check_id, check_version, invalid
 
 LINKS = 1_000
 """Instances on one stream."""
+RUNNING = 100_000
+"""Attempts that one hello may name."""
 EARLY = 10_000
 """Items that may come before the link is open."""
+EARLY_BYTES = 16 << 20
+"""What they may take in all."""
 
 
 class AttachLink:
     """One instance on an Attach stream (`runtime.agents.AgentLink`)."""
 
-    __slots__ = ("_out", "_stream", "early", "instance", "number", "pool", "tenant")
+    __slots__ = ("_out", "_stream", "early", "early_bytes", "instance", "instance_id", "number", "pool", "tenant")
 
     def __init__(self, stream: AttachStream, number: int, tenant: str) -> None:
         self._stream = stream
@@ -36,16 +48,21 @@ class AttachLink:
         self.number = number
         self.tenant = tenant
         self.pool: Pool | None = None
+        self.instance_id = ""
+        """Who said hello."""
         self.instance: Instance | None = None
+        """The same, once the hello is committed."""
         self.early: list[Callable[[], None]] = []
         """What the agent said before the hello was committed."""
+        self.early_bytes = 0
 
     def _key(self, tenant: str, task_id: str, attempt: int) -> attempt_pb2.AttemptKey:
         return attempt_pb2.AttemptKey(task_id=task_id, attempt=attempt, tenant="" if tenant == self.tenant else tenant)
 
     def offer(self, task: Task, instance: Instance, traceparent: str) -> None:
         """See AgentLink."""
-        offer = self._out.room(task.size + 64).offers.add(
+        size = task.size + 64 + (len(task.checkpoint) if task.checkpoint is not None else 0)
+        offer = self._out.room(size).offers.add(
             link=self.number, attempt=task.attempt, fencing_token=task.attempt
         )
         offer.task.MergeFromString(task.spec)
@@ -73,7 +90,7 @@ class AttachLink:
 
     def refuse(self, tenant: str, task_id: str, attempt: int, fault: Fault) -> None:
         """See AgentLink."""
-        refusal = self._out.room(error_bytes(fault) + 48).refusals.add(link=self.number)
+        refusal = self._out.room(error_bytes(fault) + len(task_id)).refusals.add(link=self.number)
         refusal.key.CopyFrom(self._key(tenant, task_id, attempt))
         fill_error(refusal.error, fault)
 
@@ -90,13 +107,14 @@ class AttachLink:
     def welcome(self, effect: Welcome) -> None:
         """See AgentLink."""
         self.instance = effect.instance
-        message = self._out.room(128).links.add(link=self.number, instance_id=effect.instance.instance_id)
+        size = 128 + sum(len(one[1]) + 16 for many in (effect.unknown, effect.replay) for one in many)
+        message = self._out.room(size).links.add(link=self.number, instance_id=effect.instance.instance_id)
         message.generation = effect.generation
         message.warnings.extend(effect.warnings)
         message.heartbeat_interval.CopyFrom(duration(effect.instance.heartbeat_ms))
         message.unknown.extend(self._key(*one) for one in effect.unknown)
         message.replay.extend(self._key(*one) for one in effect.replay)
-        early, self.early = self.early, []
+        early, self.early, self.early_bytes = self.early, [], 0
         for act in early:
             act()
 
@@ -159,46 +177,53 @@ class AttachStream:
 
     def _hello(self, hello: attach_pb2.Hello) -> None:
         number, tenant = hello.link, self._principal.tenant
+        known = self.links.get(number)
         try:
-            if not number >= 1:
-                raise InvalidRequest("hello.link: must be 1 or more", Reason.INVALID_FIELD)
-            if number not in self.links and len(self.links) >= LINKS:
+            if not number:
+                raise invalid("hello.link", "must be 1 or more")
+            if known is None and len(self.links) >= LINKS:
                 raise self.services.too_many(LINKS)
+            if known is not None and not hello.registration.instance_id:
+                hello.registration.instance_id = known.instance_id  # ours, if we made it: said again, it is the same
             agent_type, joining = read_registration(hello.registration)
-            known = self.links.get(number)
-            if known is not None and known.instance is not None and known.instance.instance_id != joining.instance_id:
+            if known is not None and known.instance_id != joining.instance_id:
                 raise InvalidRequest(f"link {number} belongs to another instance", Reason.UNEXPECTED_FRAME)
-            running = [
-                (one.key.tenant or tenant, one.key.task_id, one.key.attempt, one.last_attempt_sequence)
-                for one in hello.running
-            ]
+            if len(hello.running) > RUNNING:
+                raise invalid("hello.running", f"has {len(hello.running)} entries, at most {RUNNING} are allowed")
+            running = [(*read_key("running.key", one.key, tenant), one.last_attempt_sequence) for one in hello.running]
             link = known if known is not None else AttachLink(self, number, tenant)
             link.pool = self._reach.hello(tenant, agent_type, joining, link, running, read_status(hello.status))
+            link.instance_id = joining.instance_id
             self.links[number] = link
         except ReachError as error:
-            self._refuse(number, None, fault_of(error), closed=True)
+            self._refuse(number, None, fault_of(error), closed=known is None)
 
     def _item(self, act: Callable[[AttachLink, Any, Any], None], item: Any) -> None:
         link = self.links.get(item.link)
         if link is None:
-            message = f"there is no link {item.link}: say hello first"
-            self._refuse(
-                item.link, getattr(item, "key", None), fault_of(InvalidRequest(message, Reason.UNEXPECTED_FRAME))
-            )
+            error = InvalidRequest(f"there is no link {item.link}: say hello first", Reason.UNEXPECTED_FRAME)
+            self._refuse(item.link, item, fault_of(error))
         elif link.instance is not None:
             self._act(link, act, item)
-        elif len(link.early) < EARLY:
+        else:
+            size = item.ByteSize()
+            if len(link.early) >= EARLY or link.early_bytes + size > EARLY_BYTES:
+                self._refuse(link.number, item, fault_of(self.services.too_many(EARLY)))
+                return
+            link.early_bytes += size
             link.early.append(lambda: self._act(link, act, item))
 
     def _act(self, link: AttachLink, act: Callable[[AttachLink, Any, Any], None], item: Any) -> None:
         try:
             act(link, link.instance, item)
         except ReachError as error:
-            self._refuse(link.number, getattr(item, "key", None), fault_of(error))
+            self._refuse(link.number, item, fault_of(error))
 
-    def _refuse(self, number: int, key: Any, fault: Fault, *, closed: bool = False) -> None:
-        refusal = self.out.room(error_bytes(fault)).refusals.add(link=number, closed=closed)
-        if key is not None:
+    def _refuse(self, number: int, item: Any, fault: Fault, *, closed: bool = False) -> None:
+        """Answers an item that has no meaning. Its key comes back, unless that is what is wrong with it."""
+        key = getattr(item, "key", None)
+        refusal = self.out.room(error_bytes(fault) + 256).refusals.add(link=number, closed=closed)
+        if key is not None and len(key.task_id) <= ID_BYTES and len(key.tenant) <= ID_BYTES:
             refusal.key.CopyFrom(key)
         fill_error(refusal.error, fault)
 
@@ -212,30 +237,21 @@ class AttachStream:
         self._post(link, ev.Beat(instance, read_status(beat.status)))
 
     def _accept(self, link: AttachLink, instance: Instance, accept: attempt_pb2.AttemptAccept) -> None:
-        key = accept.key
-        self._post(link, ev.TakenUp(instance, key.tenant or link.tenant, key.task_id, key.attempt))
+        check_id("accept.handle", accept.handle, most=HANDLE_BYTES)
+        self._post(link, ev.TakenUp(instance, *read_key("accept.key", accept.key, link.tenant)))
 
     def _delta(self, link: AttachLink, instance: Instance, message: attempt_pb2.AttemptDelta) -> None:
-        key = message.key
-        delta = read_delta(message)
-        self._post(link, ev.DeltaCame(instance, key.tenant or link.tenant, key.task_id, key.attempt,
-                                      message.attempt_sequence, delta))  # fmt: skip
+        key = read_key("delta.key", message.key, link.tenant)
+        self._post(link, ev.DeltaCame(instance, *key, message.attempt_sequence, read_delta(message)))
 
     def _progress(self, link: AttachLink, instance: Instance, message: attempt_pb2.AttemptProgress) -> None:
-        key, progress = message.key, message.progress
-        checkpoint = message.checkpoint if message.HasField("checkpoint") else None
-        if checkpoint is not None and len(checkpoint) > CHECKPOINT_BYTES:
-            text = f"progress.checkpoint: has {len(checkpoint)} bytes, at most {CHECKPOINT_BYTES} are allowed"
-            raise InvalidRequest(text, Reason.PAYLOAD_TOO_LARGE)
-        fraction = progress.fraction if progress.HasField("fraction") else None
-        event = ev.Progressed(instance, key.tenant or link.tenant, key.task_id, key.attempt, fraction,
-                              progress.note[:NOTE_BYTES], checkpoint)  # fmt: skip
-        self._post(link, event)
+        key = read_key("progress.key", message.key, link.tenant)
+        self._post(link, ev.Progressed(instance, *key, *read_progress(message)))
         if message.HasField("status"):
             self._warm(link, instance, message.status)
 
     def _result(self, link: AttachLink, instance: Instance, message: attempt_pb2.AttemptResult) -> None:
-        tenant = message.key.tenant or link.tenant
+        tenant = read_key("result.key", message.key, link.tenant)[0]
         self._post(link, read_result(instance, tenant, message, self.services.tasks.limits.payload))
         if message.HasField("status"):
             self._warm(link, instance, message.status)
@@ -245,9 +261,8 @@ class AttachStream:
         self._post(link, ev.Beat(instance, read_status(status)))
 
     def _effect(self, link: AttachLink, instance: Instance, message: attach_pb2.EffectRequest) -> None:
-        key = message.key
-        tenant = key.tenant or link.tenant
-        self._post(link, ev.EffectAsked(instance, tenant, key.task_id, key.attempt, message.effect[:256]))
+        key = read_key("effect.key", message.key, link.tenant)
+        self._post(link, ev.EffectAsked(instance, *key, check_id("effect.effect", message.effect)))
 
     def _goodbye(self, link: AttachLink, instance: Instance, message: attach_pb2.Goodbye) -> None:
         self._post(link, ev.Left(instance))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from agentreach.v1 import dispatch_pb2
@@ -11,12 +12,14 @@ from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.principal import Principal, credentials_ended
 from reach.rpc.services import NO_TRACE, Services, error_bytes
 from reach.runtime.reach_api import fault_of
-from reach.wire.answers import event_size, fill_error, fill_event
+from reach.wire.answers import event_size, fill_error, fill_event, outcome_size
 from reach.wire.batcher import Batcher
-from reach.wire.requests import check_id, check_version
+from reach.wire.requests import check_id, check_version, invalid
 
 OUTSTANDING = 100_000
 """Readers that one stream may hold."""
+SETTLE_SECONDS = 0.02
+"""How often a stream whose caller has half-closed looks whether all is said."""
 
 
 class CallerStream:
@@ -73,6 +76,8 @@ class CallerStream:
         services = self._services
         try:
             task, selector = services.tasks.read(self._tenant, submit.task, services.clock.new_id)
+            if submit.interest > Interest.EVENTS or submit.interest < 0:
+                raise invalid("submit.interest", f"has no value {submit.interest}")
             if len(self._readers) >= OUTSTANDING:
                 raise services.too_many(OUTSTANDING)
         except ReachError as error:
@@ -89,8 +94,8 @@ class CallerStream:
     def _subscribe(self, subscribe: dispatch_pb2.Subscribe) -> None:
         try:
             check_id("subscribe.task_id", subscribe.task_id, required=True)
-            if subscribe.interest == dispatch_pb2.INTEREST_ACCEPTANCE:
-                raise InvalidRequest("subscribe.interest: must be OUTCOME or EVENTS")
+            if subscribe.interest not in (0, Interest.OUTCOME, Interest.EVENTS):
+                raise invalid("subscribe.interest", "must be OUTCOME or EVENTS")
             if len(self._readers) >= OUTSTANDING:
                 raise self._services.too_many(OUTSTANDING)
         except ReachError as error:
@@ -105,7 +110,7 @@ class CallerStream:
         reader = self._readers.pop(task_id, None)
         self._with_caller.pop(task_id, None)
         if reader is not None:
-            self._reach.unsubscribe(reader)
+            self._reach.unsubscribe(reader, self._tenant, task_id)
 
     def _cancel(self, cancel: dispatch_pb2.CancelItem) -> None:
         reply = _CancelReply(self, cancel.reference, cancel.task_id)
@@ -117,14 +122,20 @@ class CallerStream:
             return
         self._reach.cancel(self._tenant, cancel.task_id, cancel.reason, reply)
 
+    async def settle(self) -> None:
+        """The caller has half-closed: it still hears of all that it asked for."""
+        await self._reach.host.settled()
+        while self._readers and not self.out.closed:  # noqa: ASYNC110 - seldom; an event would cost each task
+            await asyncio.sleep(SETTLE_SECONDS)
+
     def close(self) -> None:
         """The caller is gone: its readers are let go; its tasks go on unless it asked otherwise."""
         self.out.close()
         for task_id, reader in self._with_caller.items():
             if reader.task is None or reader.task.outcome is None:
                 self._reach.cancel(self._tenant, task_id, "the caller is gone", None)
-        for reader in self._readers.values():
-            self._reach.unsubscribe(reader)
+        for task_id, reader in self._readers.items():
+            self._reach.unsubscribe(reader, self._tenant, task_id)
         self._readers.clear()
 
     # -- down (Sink) --------------------------------------------------------------------------------------------------
@@ -168,8 +179,7 @@ class CallerStream:
         assert outcome is not None
         if self._readers.pop(task.task_id, None) is None:
             return
-        size = 128 + (len(outcome.content) if outcome.content is not None else 0)
-        event = self.out.room(size).events.add()
+        event = self.out.room(outcome_size(outcome)).events.add()
         fill_event(event, task, (outcome.sequence, outcome.attempts, outcome.ended_wall_ms, 10, outcome))
 
 
@@ -197,7 +207,7 @@ class _CancelReply:
 async def serve(services: Services, principal: Principal, context: Any, trace: str = NO_TRACE) -> None:
     """Handles one DispatchStream until the caller leaves or the server stops."""
     stream = CallerStream(services, principal, trace)
-    await services.pump(context, stream.out, stream.handle, stream.close, _closing)
+    await services.pump(context, stream.out, stream.handle, stream.close, _closing, settle=stream.settle)
 
 
 def _closing(out: Batcher[dispatch_pb2.DispatchStreamResponse]) -> None:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, task_pb2
 from reach.core.model import Task, TaskState
 from reach.core.stream import Interest, Kind, Reader
@@ -26,6 +28,10 @@ WAIT_MS = 300_000
 PAGE = 50
 MAX_PAGE = 1_000
 FRAME_EVENTS_BYTES = 512 << 10
+PAGE_BYTES = 1 << 20
+"""A page ends when it is over this, however many more were asked for: a client must be able to receive it."""
+_LONGEST_TOKEN = 18
+"""Decimals of a page token: rows are numbered by 64 bits."""
 
 
 class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
@@ -58,7 +64,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
             state = await sink.acceptance
         finally:
             if not sink.outcome.done():
-                self._reach.unsubscribe(reader)
+                self._reach.unsubscribe(reader, *task.key)
                 if request.task.cancel_with_caller and wait_ms:
                     self._reach.cancel(task.tenant, task.task_id, "the caller is gone", None)
         answer = dispatch_pb2.DispatchResponse(task_id=task.task_id, deduplicated=sink.deduplicated)
@@ -84,7 +90,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
                 yield frame
             ended = True
         finally:
-            self._reach.unsubscribe(reader)
+            self._reach.unsubscribe(reader, *task.key)
             if request.task.cancel_with_caller and not ended:
                 self._reach.cancel(task.tenant, task.task_id, "the caller is gone", None)
 
@@ -98,6 +104,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
     async def GetTask(self, request: dispatch_pb2.GetTaskRequest, context: Any) -> dispatch_pb2.GetTaskResponse:
         """See the contract."""
         task_id = check_id("task_id", request.task_id, required=True)
+        _check_view(request.view)
         task = await self._reach.get_task(principal_of(context).tenant, task_id)
         if task is None:
             raise error_of_fault(not_found(task_id))
@@ -108,11 +115,17 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
     async def ListTasks(self, request: dispatch_pb2.ListTasksRequest, context: Any) -> dispatch_pb2.ListTasksResponse:
         """See the contract."""
         query = _query(principal_of(context).tenant, request)
+        _check_view(request.view)
         tasks = await self._reach.list_tasks(query)
         answer = dispatch_pb2.ListTasksResponse()
         wanted = set(request.filter.states)
         labels = dict(request.filter.labels)
+        last, size = 0, 0
         for task in tasks:
+            if size > PAGE_BYTES:
+                answer.next_page_token = str(last)
+                return answer
+            last = task.row
             if wanted and int(task.state) not in wanted:
                 continue
             message = task_pb2.Task()
@@ -120,6 +133,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
             if labels and any(message.spec.labels.get(name) != value for name, value in labels.items()):
                 continue
             answer.tasks.append(message)
+            size += message.ByteSize()
         if len(tasks) == query.limit:
             answer.next_page_token = str(tasks[-1].row)
         return answer
@@ -130,9 +144,10 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         """See the contract."""
         task_id = check_id("task_id", request.task_id, required=True)
         wait_ms = duration_ms("timeout", request.timeout) if request.HasField("timeout") else WAIT_MS
+        tenant = principal_of(context).tenant
         sink = WaitingSink()
         reader = Reader(sink, 0, Interest.OUTCOME)
-        self._reach.subscribe(principal_of(context).tenant, task_id, reader)
+        self._reach.subscribe(tenant, task_id, reader)
         try:
             async with asyncio.timeout(wait_ms / 1_000):
                 task = await sink.outcome
@@ -140,7 +155,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
             message = f"task {task_id!r} did not end within {wait_ms} ms; it goes on"
             raise Timeout(message, Reason.WAIT_EXPIRED) from None
         finally:
-            self._reach.unsubscribe(reader)
+            self._reach.unsubscribe(reader, tenant, task_id)
         answer = dispatch_pb2.WaitForResultResponse()
         assert task.outcome is not None
         fill_result(answer.result, task, task.outcome)
@@ -190,22 +205,23 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
 
 
 async def read_events(reach: Any, sink: EventSink, reader: Reader, new_frame: Any) -> AsyncIterator[Any]:
-    """Frames of events for one reader, until the last event; credit comes back as frames are taken."""
+    """Frames of events for one reader, until the last event; credit comes back when a frame has been taken."""
     last = False
-    while not last:
+    while not last and (events := await sink.take()):
         frame, size = new_frame(), 0
-        for event in await sink.take():
+        for event in events:
             task = sink.task
             assert task is not None
             weight = event_size(event[3], event[4])
             if size and size + weight > FRAME_EVENTS_BYTES:
                 yield frame
+                reach.credit(reader, size)
                 frame, size = new_frame(), 0
             fill_event(frame.events.add(), task, event)
             size += weight
-            reach.credit(reader, weight)
             last = event[3] == Kind.COMPLETE
         yield frame
+        reach.credit(reader, size)
 
 
 def _query(tenant: str, request: dispatch_pb2.ListTasksRequest) -> TaskQuery:
@@ -213,7 +229,8 @@ def _query(tenant: str, request: dispatch_pb2.ListTasksRequest) -> TaskQuery:
     page = request.page_size or PAGE
     if not 1 <= page <= MAX_PAGE:
         raise invalid("page_size", f"must be 1 … {MAX_PAGE}")
-    if request.page_token and not request.page_token.isdecimal():
+    token = request.page_token
+    if token and not (token.isascii() and token.isdecimal() and len(token) <= _LONGEST_TOKEN):
         raise invalid("page_token", "is not one of ours")
     known = {int(state) for state in TaskState}
     if any(state not in known for state in wanted.states):
@@ -225,8 +242,21 @@ def _query(tenant: str, request: dispatch_pb2.ListTasksRequest) -> TaskQuery:
         session_name(wanted.session) if wanted.HasField("session") else "",
         check_id("filter.agent_type", wanted.agent_type),
         check_id("filter.root_task_id", wanted.root_task_id),
-        wanted.accepted_after.ToMilliseconds() if wanted.HasField("accepted_after") else 0,
-        wanted.accepted_before.ToMilliseconds() if wanted.HasField("accepted_before") else 0,
-        int(request.page_token or 0),
+        _wall_ms("filter.accepted_after", wanted.accepted_after) if wanted.HasField("accepted_after") else 0,
+        _wall_ms("filter.accepted_before", wanted.accepted_before) if wanted.HasField("accepted_before") else 0,
+        int(token or 0),
         page,
     )
+
+
+def _wall_ms(field: str, value: Timestamp) -> int:
+    """A time in milliseconds of the wall clock; never 0, which says nothing."""
+    try:
+        return value.ToMilliseconds() or 1
+    except ValueError:
+        raise invalid(field, "is not a time between the years 1 and 9999") from None
+
+
+def _check_view(view: int) -> None:
+    if view not in task_pb2.TaskView.values():
+        raise invalid("view", f"has no value {view}")

@@ -35,12 +35,13 @@ class ResultServicer(result_pb2_grpc.ResultServiceServicer):
         task_id = check_id("task_id", request.task_id, required=True)
         sink = EventSink()
         reader = Reader(sink, 0, Interest.EVENTS, request.after_sequence)
-        self._reach.subscribe(principal_of(context).tenant, task_id, reader)
+        tenant = principal_of(context).tenant
+        self._reach.subscribe(tenant, task_id, reader)
         try:
             async for frame in read_events(self._reach, sink, reader, result_pb2.StreamResultResponse):
                 yield frame
         finally:
-            self._reach.unsubscribe(reader)
+            self._reach.unsubscribe(reader, tenant, task_id)
 
     def _reporter(self, principal: Principal, reporter: result_pb2.Reporter) -> tuple[Pool, Instance]:
         instance_id = check_id("reporter.instance_id", reporter.instance_id, required=True)

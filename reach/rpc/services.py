@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from agentreach.v1 import attempt_pb2, dispatch_pb2
 from reach.core.model import Fault, Task
 from reach.errors import ReachError, Reason, ResourceExhausted, error_of
+from reach.rpc.principal import credentials_ended, principal_of
 from reach.runtime.clock import Clock
 from reach.runtime.reach_api import Reach
 from reach.telemetry.metrics import Metrics
 from reach.telemetry.tracing import Tracing, parse_traceparent
-from reach.wire.answers import duration
+from reach.wire.answers import duration, fault_size
 from reach.wire.batcher import FRAME_BYTES, Batcher
 from reach.wire.requests import PROTOCOL_VERSIONS, TaskReader
 
@@ -24,6 +25,8 @@ FEATURES = ("replay", "folded", "credits")
 """Optional parts of the protocol that this server understands."""
 CLOSE_SECONDS = 5.0
 """How long a stream that ends may take to say what is left to say."""
+RECHECK_SECONDS = 30.0
+"""How often calls that stay open ask whether their key still opens them."""
 
 
 def error_of_fault(fault: Fault) -> ReachError:
@@ -39,7 +42,7 @@ def error_of_fault(fault: Fault) -> ReachError:
 
 def error_bytes(fault: Fault) -> int:
     """About how many bytes a fault takes in a frame."""
-    return 64 + len(fault.message)
+    return fault_size(fault)
 
 
 class Services:
@@ -105,6 +108,7 @@ class Services:
         close: Callable[[], None],
         closing: Callable[[Batcher[F]], None],
         finish: Callable[[F], None] | None = None,
+        settle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Reads frames and writes frames until the peer leaves, the stream errs, or the server stops.
 
@@ -115,29 +119,54 @@ class Services:
             close: Called once, however it ends.
             closing: Adds to `out` what tells the peer that the server is about to end the stream.
             finish: Called with each frame just before it is written.
+            settle: Awaited when the peer half-closes: returns when all that it still waits for is in `out`.
         """
         entry = (out, closing)
         self._streams.add(entry)
+        principal = principal_of(context)
         writer = asyncio.create_task(self._write(context, out, finish), name="stream-writer")
+        reader = asyncio.create_task(self._read(context, out, handle, settle), name="stream-reader")
+        both = {writer, reader}
+        unread = 0
         try:
-            async for frame in context_frames(context):
-                handle(frame)
-                if out.closed:
-                    break
+            while not (await asyncio.wait(both, timeout=RECHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED))[0]:
+                if not principal.still_valid():
+                    raise credentials_ended()
+                if out.overrun and out.queued_bytes == unread:
+                    break  # it does not read at all
+                unread = out.queued_bytes
+            if reader.done():
+                reader.result()  # raises what ends the stream
             close()
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await writer
-        except TimeoutError:
-            pass  # the peer does not read: what was left to say is lost with it
+            await asyncio.wait({writer}, timeout=CLOSE_SECONDS)  # then the peer does not read: the rest is lost with it
+            if writer.done():
+                writer.result()
         finally:
             self._streams.discard(entry)
             close()
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
         if out.overrun:
             raise ResourceExhausted("the peer left too much unread", Reason.RATE_LIMITED, retry_after_ms=1_000)
 
+    async def _read(
+        self,
+        context: Any,
+        out: Batcher[F],
+        handle: Callable[[Any], None],
+        settle: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        """Ends when the peer has said all, or nothing can be answered any more."""
+        async for frame in context_frames(context):
+            handle(frame)
+            if out.closed:
+                return
+        if settle is not None:
+            await settle()
+
     async def _write(self, context: Any, out: Batcher[F], finish: Callable[[F], None] | None) -> None:
+        """Ends when the stream is closed and everything is said."""
         while (frame := await out.take()) is not None:
             if finish is not None:
                 finish(frame)

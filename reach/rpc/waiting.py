@@ -86,11 +86,12 @@ class WaitingSink:
 class EventSink:
     """For one reader of events: a list that one coroutine takes from. Bounded by the reader's credit."""
 
-    __slots__ = ("_events", "_fault", "_wake", "deduplicated", "task")
+    __slots__ = ("_events", "_fault", "_over", "_wake", "deduplicated", "task")
 
     def __init__(self) -> None:
         self._events: list[tuple[int, int, int, int, Any]] = []
         self._fault: Fault | None = None
+        self._over = False
         self._wake = asyncio.Event()
         self.task: Task | None = None
         self.deduplicated = False
@@ -108,14 +109,15 @@ class EventSink:
         """See Sink."""
         self.task = task
         self._events.extend(events)
+        self._over = not events
         self._wake.set()
 
     def ended(self, reader: Reader, task: Task) -> None:
         """See Sink. Not asked for."""
 
     async def take(self) -> list[tuple[int, int, int, int, Any]]:
-        """The next events; raises what the task was refused with."""
-        while not self._events:
+        """The next events, none if the reader had them all; raises what the task was refused with."""
+        while not self._events and not self._over:
             if self._fault is not None:
                 raise error_of_fault(self._fault)
             self._wake.clear()

@@ -352,10 +352,19 @@ class Host:
 
     async def read(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Runs a read of the journal in its thread, after all that memory says now is durable."""
+        await self._durable()
+        return await self._loop.run_in_executor(self._reads, function, *arguments)
+
+    async def _durable(self) -> None:
         barrier = self._loop.create_future()
         self.committer.submit(fx.then(lambda: None if barrier.done() else barrier.set_result(None)))
         await barrier
-        return await self._loop.run_in_executor(self._reads, function, *arguments)
+
+    async def settled(self) -> None:
+        """Returns when all that was posted before is stepped and durable, and its answers are out."""
+        while self._scheduled:  # noqa: ASYNC110 - one turn of the loop at most
+            await asyncio.sleep(0)
+        await self._durable()
 
     async def stop(self) -> None:
         """Ends the writer and the timers. Links and callers must be gone by now."""

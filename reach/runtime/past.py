@@ -126,9 +126,10 @@ class Past:
         elif reader.interest == Interest.EVENTS and reader.after > outcome.sequence:
             message = f"task {task.task_id!r} has no event {reader.after}; its last is {outcome.sequence}"
             sink.refused(reader, Fault(ErrorClass.INVALID_REQUEST, Reason.SEQUENCE_OUT_OF_RANGE, message))
-        elif reader.interest == Interest.EVENTS and reader.after < outcome.sequence:
-            sink.events(reader, task, _last_events(reader.after, outcome))
+        elif reader.interest == Interest.EVENTS:
+            events = _last_events(reader.after, outcome) if reader.after < outcome.sequence else []
             reader.after = outcome.sequence
+            sink.events(reader, task, events)  # none: the reader had them all
 
     def task_of(self, stored: StoredTask) -> Task:
         """A stored task as an object of its own, for answers."""

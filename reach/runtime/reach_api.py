@@ -91,10 +91,11 @@ class Reach:
         else:
             self.host.post(pool, ev.Subscribed(tenant, task_id, reader))
 
-    def unsubscribe(self, reader: Reader) -> None:
-        """Lets a reader go."""
-        if reader.task is not None and reader.task.pool is not None:
-            self.host.post(reader.task.pool, ev.Unsubscribed(reader))
+    def unsubscribe(self, reader: Reader, tenant: str, task_id: str) -> None:
+        """Lets a reader go, also one that its task does not know yet: it leaves right after it has come."""
+        pool = reader.task.pool if reader.task is not None else self.host.locations.get((tenant, task_id))
+        if pool is not None:
+            self.host.post(pool, ev.Unsubscribed(reader))
 
     def credit(self, reader: Reader, count: int) -> None:
         """A reader can take `count` more bytes."""

@@ -370,7 +370,6 @@ _FAILED: Final = {
 }
 """Whether an error says that we are broken (True), that we work (False), or neither."""
 
-
 MOST_USAGE: Final = 64
 """Figures of one answer."""
 

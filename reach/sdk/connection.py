@@ -143,12 +143,14 @@ class Connection:
         self._told: bool | None = None
 
     async def run(self) -> None:
-        """Runs until cancelled. Raises the ReachError of a refusal that trying again does not change."""
+        """Runs until cancelled or `end`. Raises the ReachError of a refusal that trying again does not change."""
         channel = self._target.aio_channel()
         try:
             stub: Any = channel.stream_stream(self._method, None, self._parse)
             while True:
                 error = await self._once(stub)
+                if self._ending is not None:
+                    return
                 if error is None:  # the server asked for a new stream
                     continue
                 self._close_before()
@@ -168,7 +170,7 @@ class Connection:
         self.up = True
         self._close_before()
         if self._told is False:
-            log.info("connected to Agent-Reach at %s again", self._target.address)
+            log.info("connected to Agent-Reach at %s", self._target.address)
         self._told = True
 
     def reopen(self) -> None:

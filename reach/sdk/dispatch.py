@@ -18,7 +18,7 @@ from reach.sdk.channel import PROTOCOL_VERSION, Target
 from reach.sdk.connection import Connection
 from reach.sdk.entries import EVENTS, CancelEntry, Entry, EventsEntry, subscribe_item
 from reach.sdk.payloads import PAYLOAD_LIMIT, Fields
-from reach.wire.status import error_from_proto
+from reach.wire.status import bounded_text, error_from_proto
 
 DISPATCH_STREAM: Final = "/agentreach.v1.DispatchService/DispatchStream"
 MOST_ENTRIES: Final = 100_000
@@ -41,6 +41,7 @@ class Line:
         self.was_up = False
         """The server was reached at least once."""
         self._open = False
+        self._last_error: ReachError | None = None
         self._worked = False
         """The current stream was welcomed."""
         self._tasks: dict[str, Entry] = {}
@@ -125,6 +126,8 @@ class Line:
             text = f"the connection to Agent-Reach at {self._address} is lost; a task that was accepted goes on"
         else:
             text = f"cannot reach Agent-Reach at {self._address}; is `reach serve` running?"
+            if self._last_error is not None:
+                text += f" ({bounded_text(self._last_error.message, 300)})"
         return Unavailable(text, Reason.OWNER_UNAVAILABLE)
 
     def fail_all(self, error: ReachError) -> None:
@@ -188,6 +191,7 @@ class Line:
     def lost(self, error: ReachError) -> None:
         """The stream broke, or could not be opened."""
         self._open = False
+        self._last_error = error
         if self._worked:
             self._worked = False
             self._down_since = self._loop.time()
@@ -228,8 +232,9 @@ class Line:
 
     def _ask_again(self, entry: Entry) -> None:
         if self._open and self.entries.get(entry.reference) is entry:
-            self.outbox.put(entry.ask())
-            if entry.reads:
+            if not entry.reads or self._tasks[entry.task_id].beside is None:
+                self.outbox.put(entry.ask())
+            else:
                 self._join(entry)
 
     def _join(self, entry: Entry) -> None:

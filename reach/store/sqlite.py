@@ -197,7 +197,8 @@ class SqliteJournal:
         if indexed.mark is not None:
             db.execute(sql.SET_MARK, (indexed.mark,))
         if indexed.ends_round:
-            rows = self._open.union(task.row for task in tasks).difference(outcome.row for outcome in writes.outcomes)
+            # Without this batch's tasks: they are above the mark.
+            rows = self._open.difference([outcome.row for outcome in writes.outcomes])
             db.execute(sql.SET_OPEN, (struct.pack(f"<{len(rows)}q", *rows),))
         return _Done(tasks, writes.outcomes, added, taken, indexed)
 

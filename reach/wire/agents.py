@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import secrets
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from agentreach.v1 import agent_pb2, attempt_pb2, error_pb2, event_pb2
 from reach.core import events as ev
-from reach.core.model import Availability, Fault, Instance, Profile
+from reach.core.model import Availability, EffectKind, Fault, Instance, Profile
 from reach.core.pool import Pool
 from reach.core.signals import load
-from reach.core.stream import Delta, Mode
-from reach.errors import ErrorClass, Internal, Reason
+from reach.core.stream import Delta, Mode, size_in_bytes
+from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
 from reach.wire.answers import content_of, duration, timestamp
-from reach.wire.requests import TAGS, check_id, check_ids, check_labels, duration_ms, invalid
-from reach.wire.status import error_from_proto
+from reach.wire.requests import ID_BYTES, TAGS, check_enum, check_id, check_ids, check_labels, duration_ms, invalid
+from reach.wire.status import bounded_text, error_from_proto
 
 CAPABILITIES = 256
 REGISTRATION_BYTES = 256 << 10
 CHECKPOINT_BYTES = 256 << 10
 STATUS_BYTES = 2 << 10
 NOTE_BYTES = 1 << 10
+HANDLE_BYTES = 4 << 10
+FIGURES = 64
+"""Entries in the `usage` of a result."""
 
 
 def read_registration(registration: agent_pb2.Registration) -> tuple[str, ev.Joining]:
@@ -36,7 +41,7 @@ def read_registration(registration: agent_pb2.Registration) -> tuple[str, ev.Joi
     r = registration
     check_id("registration.agent_id", r.agent_id, required=True)
     check_id("registration.boot_id", r.boot_id, required=True)
-    for field in ("agent_type", "instance_id", "version", "region", "zone", "host"):
+    for field in ("agent_type", "instance_id", "version", "region", "zone", "host", "sdk"):
         check_id(f"registration.{field}", getattr(r, field))
     if r.ByteSize() > REGISTRATION_BYTES:
         raise invalid("registration", f"has {r.ByteSize()} bytes, at most {REGISTRATION_BYTES} are allowed")
@@ -61,13 +66,17 @@ def read_registration(registration: agent_pb2.Registration) -> tuple[str, ev.Joi
     if r.HasField("ready"):
         joining.ready = r.ready
     if r.availability:
-        joining.availability = Availability(r.availability)
+        joining.availability = _availability("registration.availability", r.availability)
     return r.agent_type, joining
 
 
 def _check_endpoints(r: agent_pb2.Registration) -> None:
     for endpoint in r.endpoints:
-        scheme = urlsplit(endpoint.url).scheme if endpoint.url else "stream"
+        check_id("registration.endpoints.url", endpoint.url)
+        try:
+            scheme = urlsplit(endpoint.url).scheme if endpoint.url else "stream"
+        except ValueError:  # such as an open bracket
+            scheme = "no URL"
         if scheme in ("grpc", "grpcs", "http", "https", "a2a+https"):
             message = f"endpoints of kind {scheme} are not built yet: dial us and open an Attach stream"
             raise Internal(message, Reason.NOT_IMPLEMENTED)
@@ -82,8 +91,11 @@ def _read_profile(r: agent_pb2.Registration) -> Profile:
         raise invalid("registration.capabilities", f"has more than {CAPABILITIES} entries")
     check_labels("registration.labels", r.labels)
     for capability in r.capabilities:
-        check_id("registration.capabilities.name", capability.name, required=True)
-        check_id("registration.capabilities.version", capability.version)
+        _check_capability(capability)
+    for method in r.methods:
+        if method.HasField("expected_latency"):
+            duration_ms("registration.methods.expected_latency", method.expected_latency)
+    check_ids("registration.features", r.features, TAGS)
     return Profile(
         r.agent_id,
         r.version,
@@ -98,6 +110,30 @@ def _read_profile(r: agent_pb2.Registration) -> Profile:
     )
 
 
+def _check_capability(capability: agent_pb2.Capability) -> None:
+    field = "registration.capabilities"
+    check_id(f"{field}.name", capability.name, required=True)
+    check_id(f"{field}.version", capability.version)
+    if capability.effects:
+        check_enum(f"{field}.effects", capability.effects, EffectKind)
+    if capability.HasField("expected_latency"):
+        duration_ms(f"{field}.expected_latency", capability.expected_latency)
+    if capability.HasField("success_rate"):
+        _share(f"{field}.success_rate", capability.success_rate)
+    for name in ("tags", "languages", "input_media_types", "output_media_types"):
+        check_ids(f"{field}.{name}", getattr(capability, name), TAGS)
+
+
+def _availability(field: str, value: int) -> Availability:
+    return Availability(check_enum(field, value, Availability))
+
+
+def _share(field: str, value: float) -> float:
+    if not 0 <= value <= 1:  # not so for NaN either
+        raise invalid(field, f"must be 0 … 1, it is {value}")
+    return value
+
+
 def _between(field: str, value: int, least: int, most: int) -> int:
     if not least <= value <= most:
         raise invalid(field, f"must be {least} … {most}, it is {value}")
@@ -107,17 +143,18 @@ def _between(field: str, value: int, least: int, most: int) -> int:
 def read_status(status: agent_pb2.AgentStatus) -> dict[str, Any]:
     """What a status says; absent fields are absent (REG-3). A status over 2 KiB loses its methods."""
     said: dict[str, Any] = {}
-    for field in ("inflight", "queue_length", "free_slots", "free_session_slots", "memory_watermark",
-                  "consecutive_failure_count", "ready"):  # fmt: skip
+    for field in ("inflight", "queue_length", "free_slots", "free_session_slots", "consecutive_failure_count", "ready"):
         if status.HasField(field):
             said[field] = getattr(status, field)
+    if status.HasField("memory_watermark"):
+        said["memory_watermark"] = _share("status.memory_watermark", status.memory_watermark)
     if status.HasField("max_concurrency"):
         said["max_concurrency"] = _between("status.max_concurrency", status.max_concurrency, 1, 100_000)
     for field in ("last_task_duration", "last_completion_age", "longest_task", "loop_stalled"):
         if status.HasField(field):  # type: ignore[arg-type]
             said[field] = duration_ms(f"status.{field}", getattr(status, field))
     if status.availability:
-        said["availability"] = Availability(status.availability)
+        said["availability"] = _availability("status.availability", status.availability)
     if status.methods and status.ByteSize() <= STATUS_BYTES:
         said["methods"] = {one.name: one.inflight for one in status.methods}
     return said
@@ -126,15 +163,41 @@ def read_status(status: agent_pb2.AgentStatus) -> dict[str, Any]:
 def fault_from_proto(error: error_pb2.Error) -> Fault:
     """What an agent says went wrong; nonsense becomes the agent's own failure, never ours."""
     if not error.error_class:
-        return Fault(ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, error.message[:4096] or "the agent gave no reason")
+        message = bounded_text(error.message) or "the agent gave no reason"
+        return Fault(ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, message)
     known = error_from_proto(error)
     return Fault(known.error_class, known.reason, known.message, dict(known.metadata) or None, known.retry_after_ms)
+
+
+def read_key(field: str, key: attempt_pb2.AttemptKey, tenant: str) -> tuple[str, str, int]:
+    """(tenant, task_id, attempt) of what an agent speaks of; `tenant` is the agent's own."""
+    task_id = check_id(f"{field}.task_id", key.task_id, required=True)
+    if not key.attempt:
+        raise invalid(f"{field}.attempt", "is required")
+    return check_id(f"{field}.tenant", key.tenant) or tenant, task_id, key.attempt
+
+
+def read_progress(message: attempt_pb2.AttemptProgress) -> tuple[float | None, str, bytes | None]:
+    """(fraction, note, checkpoint) of a sign of life."""
+    progress = message.progress
+    checkpoint = message.checkpoint if message.HasField("checkpoint") else None
+    if checkpoint is not None and len(checkpoint) > CHECKPOINT_BYTES:
+        text = f"progress.checkpoint: has {len(checkpoint)} bytes, at most {CHECKPOINT_BYTES} are allowed"
+        raise InvalidRequest(text, Reason.PAYLOAD_TOO_LARGE)
+    fraction = _share("progress.fraction", progress.fraction) if progress.HasField("fraction") else None
+    return fraction, bounded_text(progress.note, NOTE_BYTES) if progress.note else "", checkpoint
 
 
 def read_delta(message: attempt_pb2.AttemptDelta) -> Delta:
     """A piece of an answer."""
     delta = message.delta
     media_type, content = content_of(delta.payload)
+    if media_type:
+        check_id("delta.payload.media_type", media_type)
+    if delta.channel:
+        check_id("delta.channel", delta.channel)
+    if delta.mode:
+        check_enum("delta.mode", delta.mode, Mode)
     mode = Mode.REPLACE if delta.mode == event_pb2.DELTA_MODE_REPLACE else Mode.APPEND
     return Delta(delta.channel, mode, media_type, content)
 
@@ -147,27 +210,46 @@ def read_result(
     kind = message.WhichOneof("outcome")
     if kind == "output":
         report.media_type, report.content = content_of(message.output)
-        if len(report.content) > limit:
-            text = f"the answer has {len(report.content)} bytes, at most {limit} are allowed"
+        size = size_in_bytes(report.content)
+        if size > limit:
+            text = f"the answer has {size} bytes, at most {limit} are allowed"
             report.content = None
             report.fault = Fault(ErrorClass.INVALID_REQUEST, Reason.RESULT_TOO_LARGE, text)
+        elif report.media_type:
+            report.media_type = bounded_text(report.media_type, NOTE_BYTES)
     elif kind == "error":
         report.fault = fault_from_proto(message.error)
     elif kind == "folded":
         report.folded = message.folded.last_attempt_sequence
     elif kind == "released":
-        report.released = message.released.reason[:NOTE_BYTES]
+        report.released = bounded_text(message.released.reason, NOTE_BYTES)
     elif kind == "waiting":
         report.waiting = (message.waiting.waiting_for, *content_of(message.waiting.prompt))
     else:
         report.fault = Fault(ErrorClass.INTERNAL, Reason.PROTOCOL_VIOLATION, "the agent's result has no outcome")
     if message.HasField("confidence") or message.usage or message.conflict_hint or message.executed_intent:
-        report.extra = {"conflict_hint": message.conflict_hint, "executed_intent": message.executed_intent}
-        if message.HasField("confidence"):
-            report.extra["confidence"] = message.confidence
-        if message.usage:
-            report.extra["usage"] = dict(message.usage)
+        report.extra = _extra(message)
     return report
+
+
+def _extra(message: attempt_pb2.AttemptResult) -> dict[str, Any]:
+    """What an agent says beside its answer. An answer is never refused for it: what is no figure, or too much, is left
+    out."""
+    extra: dict[str, Any] = {
+        "conflict_hint": bounded_text(message.conflict_hint, NOTE_BYTES),
+        "executed_intent": bounded_text(message.executed_intent, ID_BYTES),
+    }
+    if message.HasField("confidence") and 0 <= message.confidence <= 1:
+        extra["confidence"] = message.confidence
+    if message.usage:
+        extra["usage"] = _figures(message.usage)
+    return extra
+
+
+def _figures(usage: Mapping[str, float]) -> dict[str, float]:
+    """The finite ones: NaN and infinity have no place in JSON, and would break whoever renders the task later."""
+    named = [(name, value) for name, value in usage.items() if len(name) <= ID_BYTES and math.isfinite(value)]
+    return dict(sorted(named)[:FIGURES])
 
 
 def fill_agent(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms: int) -> None:

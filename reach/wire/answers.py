@@ -10,6 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from agentreach.v1 import error_pb2, event_pb2, payload_pb2, task_pb2
 from reach.core.model import Content, Fault, Outcome, PastAttempt, Task
 from reach.core.stream import Delta, Gap, Kind
+from reach.wire.status import METADATA_ENTRIES, bounded_metadata, bounded_text
 
 
 def duration(milliseconds: int) -> Duration:
@@ -43,20 +44,27 @@ def fill_error(error: error_pb2.Error, fault: Fault) -> None:
     """Writes a fault."""
     error.error_class = int(fault.error_class)  # type: ignore[assignment]
     error.reason = int(fault.reason)  # type: ignore[assignment]
-    error.message = fault.message
+    error.message = bounded_text(fault.message)
     if fault.metadata:
-        error.metadata.update(fault.metadata)
+        error.metadata.update(bounded_metadata(fault.metadata, METADATA_ENTRIES))
     error.retryable = fault.error_class in (2, 3, 4)
     if fault.retry_after_ms is not None:
         error.retry_after.CopyFrom(duration(fault.retry_after_ms))
 
 
 def fill_result(result: task_pb2.Result, task: Task, outcome: Outcome) -> None:
-    """Writes the one envelope of every answer."""
+    """Writes the one envelope of every answer. Hot: called for each task."""
     result.task_id = task.task_id
-    result.state = int(outcome.state)  # type: ignore[assignment]
-    if outcome.content is not None:
-        fill_payload(result.output, outcome.media_type, outcome.content)
+    result.state = outcome.state  # type: ignore[assignment]
+    content = outcome.content
+    if content is not None:
+        output = result.output
+        if isinstance(content, str):
+            output.text = content
+        else:
+            output.data = content
+        if outcome.media_type:
+            output.media_type = outcome.media_type
     if outcome.fault is not None:
         fill_error(result.error, outcome.fault)
     result.agent_id = outcome.agent_id
@@ -67,17 +75,21 @@ def fill_result(result: task_pb2.Result, task: Task, outcome: Outcome) -> None:
     _set_duration(result.queued, outcome.queued_ms)
     _set_duration(result.ran, outcome.ran_ms)
     result.sequence = outcome.sequence
-    extra = outcome.extra
-    if extra:
-        if "confidence" in extra:
-            result.confidence = extra["confidence"]
-        result.conflict_hint = extra.get("conflict_hint", "")
-        result.executed_intent = extra.get("executed_intent", "")
-        result.usage.update(extra.get("usage", {}))
+    if outcome.extra:
+        _fill_extra(result, outcome.extra)
+
+
+def _fill_extra(result: task_pb2.Result, extra: dict[str, Any]) -> None:
+    if "confidence" in extra:
+        result.confidence = extra["confidence"]
+    result.conflict_hint = extra.get("conflict_hint", "")
+    result.executed_intent = extra.get("executed_intent", "")
+    result.usage.update(extra.get("usage", {}))
 
 
 def _set_duration(field: Duration, milliseconds: int) -> None:
-    field.seconds = milliseconds // 1_000
+    if milliseconds >= 1_000:
+        field.seconds = milliseconds // 1_000
     field.nanos = milliseconds % 1_000 * 1_000_000
 
 
@@ -151,12 +163,41 @@ _RARE: dict[int, Any] = {
 def event_size(kind: int, data: Any) -> int:
     """About how many bytes an event takes in a frame."""
     if kind == Kind.DELTA:
-        return 64 + len(data.content)
+        return _delta_size(data)
     if kind == Kind.COMPLETE:
-        return 160 + (len(data.content) if data.content is not None else 0)
+        return outcome_size(data)
     if kind == Kind.GAP:
-        return 96 + sum(len(delta.content) for delta in data.snapshot)
+        return 96 + sum(map(_delta_size, data.snapshot))
+    if kind == Kind.RETRYING:
+        return 96 + len(data.message)
+    if kind == Kind.PROGRESS:
+        return 96 + len(data[1])
     return 96
+
+
+def _delta_size(delta: Delta) -> int:
+    return 64 + len(delta.content) + len(delta.channel) + len(delta.media_type)
+
+
+def outcome_size(outcome: Outcome) -> int:
+    """About how many bytes the end of a task takes in a frame. What agents say beside their answer counts too: many
+    small answers with long notes must not add up to a frame that nobody can receive."""
+    size = 160 + len(outcome.media_type)
+    if outcome.content is not None:
+        size += len(outcome.content)
+    if outcome.fault is not None:
+        size += fault_size(outcome.fault)
+    if outcome.extra:
+        size += 16 * len(outcome.extra.get("usage", ())) + len(outcome.extra.get("conflict_hint", "")) + 512
+    return size
+
+
+def fault_size(fault: Fault) -> int:
+    """About how many bytes a fault takes in a frame."""
+    size = 64 + len(fault.message)
+    if fault.metadata:
+        size += sum(len(name) + len(value) for name, value in fault.metadata.items())
+    return size
 
 
 def fill_task(message: task_pb2.Task, task: Task, *, full: bool) -> None:

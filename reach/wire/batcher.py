@@ -19,7 +19,6 @@ QUEUE_BYTES = 64 << 20
 
 F = TypeVar("F")
 
-
 class Batcher(Generic[F]):
     """Frames for one stream, filled by many and taken by one.
 
@@ -40,10 +39,13 @@ class Batcher(Generic[F]):
         self._wake = asyncio.Event()
         self.closed = False
         self.overrun = False
-        """The peer left more than QUEUE_BYTES unread: the stream has to end."""
+        """The peer left more than QUEUE_BYTES unread. Nothing more is taken, and the stream has to end; but what is
+        queued is still said, so that a peer that asks for too much at once gets a part of it each time it comes."""
 
     def room(self, size: int = 0) -> F:
         """The frame to add one item of `size` bytes to. What is added to a closed batcher is dropped."""
+        if self.closed:
+            return self._new_frame()
         size += ITEM_OVERHEAD
         if self._size and self._size + size > self._limit:
             self._full.append((self._frame, self._size))
@@ -64,8 +66,6 @@ class Batcher(Generic[F]):
             self._wake.clear()
             await self._wake.wait()
             await asyncio.sleep(0)  # let this turn of the loop say all it has to say
-        if self.overrun:
-            return None
         if self._full:
             frame, size = self._full.popleft()
         else:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 from google.protobuf.duration_pb2 import Duration
 
-from agentreach.v1 import task_pb2
+from agentreach.v1 import payload_pb2, task_pb2
 from reach.core import policies
 from reach.core.directory import Selector
 from reach.core.model import EffectKind, Requirement, Task
@@ -22,6 +23,10 @@ ATTACHMENTS = 16
 RELATED = 16
 DELAYS = 16
 PAYLOAD_LIMIT = 4 << 20
+KEPT_SELECTOR_BYTES = 1 << 10
+"""Larger selectors are read anew each time: many of them must not fill the memory."""
+SPEC_MARGIN = 128 << 10
+"""What a request may have beside its payload, in bytes."""
 MAX_DURATION_MS = 30 * 24 * 3_600_000
 """30 days: longer than anything that should wait for an agent."""
 SCHEDULE_TO_START_MS = 300_000
@@ -49,14 +54,14 @@ def invalid(field: str, why: str) -> InvalidRequest:
     return InvalidRequest(f"{field}: {why}", Reason.INVALID_FIELD, field=field)
 
 
-def check_id(field: str, value: str, *, required: bool = False) -> str:
-    """An id: at most 256 bytes, no control characters."""
+def check_id(field: str, value: str, *, required: bool = False, most: int = ID_BYTES) -> str:
+    """An id: at most 256 bytes (or another limit), no control characters."""
     if not value:
         if required:
             raise invalid(field, "is required")
         return value
-    if len(value) > ID_BYTES or (not value.isascii() and len(value.encode()) > ID_BYTES):
-        raise invalid(field, f"is longer than {ID_BYTES} bytes")
+    if len(value) > most or (not value.isascii() and len(value.encode()) > most):
+        raise invalid(field, f"is longer than {most} bytes")
     if not value.isprintable() and _CONTROL.search(value):
         raise invalid(field, "has control characters")
     return value
@@ -78,6 +83,14 @@ def duration_ms(field: str, value: Duration, *, least: int = 0) -> int:
     if milliseconds < least or milliseconds > MAX_DURATION_MS:
         raise invalid(field, f"must be between {least} ms and 30 days, it is {value.seconds} s {value.nanos} ns")
     return milliseconds
+
+
+def check_enum(field: str, value: int, known: type[IntEnum]) -> int:
+    """A number that `known` has. The zero of the contract, which says nothing, is the caller's to look at."""
+    if value not in known._value2member_map_:
+        names = ", ".join(f"{one.value} ({one.name})" for one in known)
+        raise invalid(field, f"has no value {value}; there is {names}")
+    return value
 
 
 class Asked(NamedTuple):
@@ -109,7 +122,9 @@ class TaskReader:
         if found is None:
             if len(self._asked) >= 10_000:
                 self._asked.clear()
-            found = self._asked[key] = _read_selector(spec.selector, spec.method, media_type)
+            found = _read_selector(spec.selector, spec.method, media_type)
+            if len(key[0]) <= KEPT_SELECTOR_BYTES:
+                self._asked[key] = found
         return found
 
     def read(
@@ -130,71 +145,90 @@ class TaskReader:
             spec.task_id = new_id()
         task_id = check_id("task.task_id", spec.task_id)
         asked = self.asked(spec)
-        content = spec.payload.WhichOneof("content")
-        size = 0
-        if content == "data":
-            size = len(spec.payload.data)
-        elif content == "text":
-            text = spec.payload.text
-            size = len(text) if text.isascii() else len(text.encode())
         raw = spec.SerializeToString()
-        if size > self.limits.payload or len(raw) > self.limits.payload + (128 << 10):
-            message = f"the payload has {max(size, len(raw))} bytes, at most {self.limits.payload} are allowed"
-            raise InvalidRequest(message, Reason.PAYLOAD_TOO_LARGE, limit=str(self.limits.payload))
+        if len(raw) > self.limits.payload:
+            self._check_size(spec, len(raw))
         task = Task(tenant, task_id, raw, asked.requirement)
         task.excluded = asked.excluded
         self._fill(task, spec)
         return task, asked.selector
 
+    def _check_size(self, spec: task_pb2.TaskSpec, total: int) -> None:
+        """Only for requests that are larger than a payload may be: most need no look at their parts."""
+        size = len(spec.payload.data) or len(spec.payload.text.encode())
+        if size > self.limits.payload or total > self.limits.payload + SPEC_MARGIN:
+            message = f"the payload has {max(size, total)} bytes, at most {self.limits.payload} are allowed"
+            raise InvalidRequest(message, Reason.PAYLOAD_TOO_LARGE, limit=str(self.limits.payload))
+
     def _fill(self, task: Task, spec: task_pb2.TaskSpec) -> None:
+        """Defaults, then what the caller set: each field that is set costs its own reader and no other."""
         limits = self.limits
         task.schedule_to_start_ms = limits.schedule_to_start_ms
         task.schedule_to_close_ms = limits.schedule_to_close_ms
         task.silence_ms = limits.silence_ms
         task.retry = self._default_retry
-        if spec.durability:
-            task.volatile = spec.durability == task_pb2.DURABILITY_VOLATILE
-        if spec.effects:
-            task.effects = EffectKind(spec.effects)
-        if spec.HasField("priority"):
-            if spec.priority > 9:
-                raise invalid("task.priority", "must be 0 … 9")
-            task.priority = spec.priority
-        if spec.HasField("timeouts"):
-            _read_timeouts(task, spec.timeouts)
-        if spec.HasField("session"):
-            task.session = session_name(spec.session)
-        if spec.HasField("retry"):
-            task.retry = _read_retry(spec.retry)
-        if spec.HasField("cost_slots"):
-            if not 1 <= spec.cost_slots <= 1_000:
-                raise invalid("task.cost_slots", "must be 1 … 1000")
-            task.cost = spec.cost_slots
-        if spec.HasField("start_delay"):
-            task.start_delay_ms = duration_ms("task.start_delay", spec.start_delay)
-        _check_rest(task, spec)
+        for field, value in spec.ListFields():
+            reader = _READERS.get(field.number)
+            if reader is not None:
+                reader(task, value)
 
 
-def _check_rest(task: Task, spec: task_pb2.TaskSpec) -> None:
-    """Fields that are carried more than read."""
-    if spec.attachments and len(spec.attachments) > ATTACHMENTS:
-        raise invalid("task.attachments", f"has {len(spec.attachments)} entries, at most {ATTACHMENTS} are allowed")
-    if spec.labels:
-        check_labels("task.labels", spec.labels)
-    if spec.parent_task_id or spec.root_task_id:
-        task.parent_task_id = check_id("task.parent_task_id", spec.parent_task_id)
-        task.root_task_id = check_id("task.root_task_id", spec.root_task_id) or task.parent_task_id
-    if spec.related_task_ids:
-        check_ids("task.related_task_ids", spec.related_task_ids, RELATED)
-    task.fairness_key = check_id("task.fairness_key", spec.fairness_key)
-    check_id("task.source", spec.source)
-    if spec.protocol_version:
-        check_version(spec.protocol_version)
-    if spec.policy and spec.policy not in policies.POLICIES:
-        raise invalid("task.policy", f"there is no policy {spec.policy!r}; there is {', '.join(policies.POLICIES)}")
-    for field in ("webhook", "budget"):
-        if spec.HasField(field):
-            raise Internal(f"task.{field} is not built yet", Reason.NOT_IMPLEMENTED)
+def _read_durability(task: Task, value: int) -> None:
+    task.volatile = value == task_pb2.DURABILITY_VOLATILE
+    if not task.volatile and value != task_pb2.DURABILITY_DURABLE:
+        raise invalid("task.durability", f"has no value {value}")
+
+
+def _read_effects(task: Task, value: int) -> None:
+    task.effects = EffectKind(check_enum("task.effects", value, EffectKind))
+
+
+def _read_priority(task: Task, value: int) -> None:
+    if value > 9:
+        raise invalid("task.priority", "must be 0 … 9")
+    task.priority = value
+
+
+def _read_cost(task: Task, value: int) -> None:
+    if not 1 <= value <= 1_000:
+        raise invalid("task.cost_slots", "must be 1 … 1000")
+    task.cost = value
+
+
+def _read_session(task: Task, value: task_pb2.SessionKey) -> None:
+    task.session = session_name(value)
+
+
+def _read_start_delay(task: Task, value: Duration) -> None:
+    task.start_delay_ms = duration_ms("task.start_delay", value)
+
+
+def _read_attachments(task: Task, value: Sequence[payload_pb2.Attachment]) -> None:
+    if len(value) > ATTACHMENTS:
+        raise invalid("task.attachments", f"has {len(value)} entries, at most {ATTACHMENTS} are allowed")
+
+
+def _read_parent(task: Task, value: str) -> None:
+    task.parent_task_id = check_id("task.parent_task_id", value)
+    task.root_task_id = task.root_task_id or value
+
+
+def _read_root(task: Task, value: str) -> None:
+    task.root_task_id = check_id("task.root_task_id", value)
+
+
+def _read_fairness_key(task: Task, value: str) -> None:
+    task.fairness_key = check_id("task.fairness_key", value)
+
+
+def _check_policy(task: Task, value: str) -> None:
+    if value not in policies.POLICIES:
+        raise invalid("task.policy", f"there is no policy {value!r}; there is {', '.join(policies.POLICIES)}")
+    task.policy = value
+
+
+def _not_built(task: Task, value: Any) -> None:
+    raise Internal(f"{value.DESCRIPTOR.name.lower()}s are not built yet", Reason.NOT_IMPLEMENTED)
 
 
 def check_labels(field: str, labels: Mapping[str, str]) -> None:
@@ -296,3 +330,28 @@ def _digest(raw: bytes) -> bytes:
     for field in ("timeouts", "trace", "budget", "retry", "cancel_with_caller", "protocol_version", "source"):
         spec.ClearField(field)
     return spec.SerializeToString(deterministic=True)
+
+
+_BY_NAME: dict[str, Callable[[Task, Any], object]] = {
+    "attachments": _read_attachments,
+    "session": _read_session,
+    "priority": _read_priority,
+    "fairness_key": _read_fairness_key,
+    "cost_slots": _read_cost,
+    "effects": _read_effects,
+    "durability": _read_durability,
+    "timeouts": _read_timeouts,
+    "retry": lambda task, value: setattr(task, "retry", _read_retry(value)),
+    "start_delay": _read_start_delay,
+    "budget": _not_built,
+    "parent_task_id": _read_parent,
+    "root_task_id": _read_root,
+    "related_task_ids": lambda task, value: check_ids("task.related_task_ids", value, RELATED),
+    "labels": lambda task, value: check_labels("task.labels", value),
+    "webhook": _not_built,
+    "source": lambda task, value: check_id("task.source", value),
+    "protocol_version": lambda task, value: check_version(value),
+    "policy": _check_policy,
+}
+_READERS = {task_pb2.TaskSpec.DESCRIPTOR.fields_by_name[name].number: read for name, read in _BY_NAME.items()}
+"""What reads a field of a TaskSpec, by its number. Fields without a reader are carried, not read."""

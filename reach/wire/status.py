@@ -36,7 +36,7 @@ STATUS_MESSAGE_LIMIT: Final = 1024
 """Bytes of UTF-8 in the message of a gRPC status. It travels twice in the trailers, once percent-encoded (three times
 as long), and the C core begins to refuse trailers at 8 KiB: an error that is too long would arrive as another error."""
 
-_METADATA_ENTRIES: Final = 16
+METADATA_ENTRIES: Final = 16
 _METADATA_KEY_LIMIT: Final = 64
 _METADATA_VALUE_LIMIT: Final = 1024
 _STATUS_METADATA_ENTRIES: Final = 8
@@ -149,7 +149,7 @@ def status_of(error: ReachError) -> grpc.Status:
     message = bounded_text(error.message, STATUS_MESSAGE_LIMIT).replace("\n", " ").replace("\t", " ")
     status = status_pb2.Status(code=_number_of(row.code), message=message)
     info = error_details_pb2.ErrorInfo(reason=error.reason.name, domain=DOMAIN)
-    for key, value in _bounded_metadata(error.metadata, _STATUS_METADATA_ENTRIES, _STATUS_METADATA_VALUE_LIMIT).items():
+    for key, value in bounded_metadata(error.metadata, _STATUS_METADATA_ENTRIES, _STATUS_METADATA_VALUE_LIMIT).items():
         info.metadata[key] = value
     info.metadata["class"] = error.error_class.name
     info.metadata["retryable"] = "true" if error.retryable else "false"
@@ -184,7 +184,7 @@ def error_to_proto(error: ReachError) -> error_pb2.Error:
         error_class=_proto_class(error.error_class),
         reason=_proto_reason(error.reason),
         message=bounded_text(error.message),
-        metadata=_bounded_metadata(error.metadata, _METADATA_ENTRIES, _METADATA_VALUE_LIMIT),
+        metadata=bounded_metadata(error.metadata, METADATA_ENTRIES, _METADATA_VALUE_LIMIT),
         retryable=error.retryable,
     )
     retry_after_ms = _retry_after_ms(error)
@@ -244,7 +244,7 @@ def _error(
     """Builds the error; its metadata is set afterwards, because its keys are a peer's and must not become arguments."""
     known = reason if reason is not None else _DEFAULT_REASONS[error_class]
     error = error_of(error_class, known, message, retry_after_ms=retry_after_ms)
-    error.metadata = _bounded_metadata(metadata, _METADATA_ENTRIES, _METADATA_VALUE_LIMIT)
+    error.metadata = bounded_metadata(metadata, METADATA_ENTRIES, _METADATA_VALUE_LIMIT)
     return error
 
 
@@ -260,7 +260,10 @@ _DEFAULT_REASONS: Final[Mapping[ErrorClass, Reason]] = {
 }
 
 
-def _bounded_metadata(metadata: Mapping[str, str], entries: int, value_limit: int) -> dict[str, str]:
+def bounded_metadata(
+    metadata: Mapping[str, str], entries: int, value_limit: int = _METADATA_VALUE_LIMIT
+) -> dict[str, str]:
+    """The first entries, with names and values as `bounded_text` leaves them."""
     return {
         bounded_text(key, _METADATA_KEY_LIMIT): bounded_text(str(value), value_limit)
         for key, value in islice(metadata.items(), entries)

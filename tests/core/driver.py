@@ -208,7 +208,9 @@ class Driver:
     def step(self, events: list[Any]) -> None:
         taken, self.taken = self.taken, []
         before = self.shell.pool.next_wake_ms()
-        late = before is not None and before <= self.shell.now_ms  # what is due comes after what happened
+        late = (
+            before is not None and before <= self.shell.now_ms
+        )  # in such a step an instance may be judged after it was chosen
         sends = self.shell.step(*(ev.RowTaken(task) for task in taken), *events)
         due = self.shell.pool.next_wake_ms()
         if due is not None and due <= self.shell.now_ms:
@@ -222,7 +224,7 @@ class Driver:
         self._accept(sends)
         for send in sends:
             if isinstance(send, fx.Offer):
-                self._offered(send, events, len(events) > 1 or (late and bool(events)))
+                self._offered(send, events, late or len(events) > 1)
         self.check()
 
     def _accept(self, sends: list[Any]) -> None:

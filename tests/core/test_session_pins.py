@@ -125,6 +125,23 @@ def test_a_full_pinned_instance_is_waited_for_then_left():
     assert second.instance_id != first.instance_id
 
 
+def test_a_wait_for_a_pin_that_is_over_does_not_wake_us_again_and_again():
+    shell = fleet(2, slots=1, overcommit=1.0)
+    for session_name in ("", "s"):
+        shell.submit(session=session_name, start_to_close_ms=300_000)
+    waits = shell.submit(session="s")
+    assert waits.pin_until_ms
+    shell.advance(PIN_WAIT_MS + 20)
+    wakes = 0
+    end = shell.now_ms + 1_000
+    while (due := shell.pool.next_wake_ms()) is not None and due <= end:
+        shell.now_ms = due
+        shell.step()
+        wakes += 1
+    assert wakes < 3
+    assert (waits.state, waits.pin_until_ms) == (TaskState.PENDING, 0)
+
+
 def test_a_full_pinned_instance_that_frees_a_slot_gets_the_task():
     shell = fleet(2, slots=1)
     first = shell.submit(session="s")

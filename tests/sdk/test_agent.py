@@ -431,7 +431,7 @@ async def test_unknown_method(server):
     assert [method.name for method in stream.items("hellos")[0].registration.methods] == ["summarize"]
 
 
-async def test_drain(server):
+async def test_drain(server, caplog):
     go = asyncio.Event()
 
     async def slow(task):
@@ -456,6 +456,8 @@ async def test_drain(server):
     assert (await stream.result("t")).output.text == "done"
     await stream.wait("goodbyes")
     await asyncio.wait_for(serving, 5)
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+    assert server.opened == 1
 
 
 async def test_what_outlasts_the_grace_is_given_back(server):

@@ -253,6 +253,8 @@ async def test_a_refusal_that_passes_is_asked_again(server, client):
     assert submits[0] == submits[1]
     stream.complete("t")
     assert (await sent).ok
+    assert len(stream.items("submits")) == 2
+    assert not stream.items("subscribes")
 
 
 async def test_tasks_without_an_answer_are_sent_again_on_the_next_stream(server, client):

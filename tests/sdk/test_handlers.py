@@ -360,6 +360,8 @@ async def test_a_folded_outcome_on_a_new_stream_comes_whole(server):
 
 @pytest.mark.parametrize("threaded", [False, True])
 async def test_progress_and_checkpoints(server, threaded):
+    seen = threading.Event()
+
     def say(task):
         task.progress(0.1)
         task.progress(0.25, "a quarter\ud800")
@@ -369,16 +371,21 @@ async def test_progress_and_checkpoints(server, threaded):
 
     def plain(task):
         say(task)
-        time.sleep(0.2)
+        seen.wait(10)
 
     async def coroutine(task):
         say(task)
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(seen.wait, 10)
 
-    result, stream = await answer_of(server, plain if threaded else coroutine)
-    last = stream.items("progress")[-1]
-    assert (last.progress.fraction, last.progress.note, last.checkpoint) == (0.25, "a quarter\ufffd", b"state")
-    assert last.key == result.key
+    handler = plain if threaded else coroutine
+    async with running(server, handler) as (_, stream):
+        stream.offer("t", method=handler.__name__)
+        await stream.until(lambda: any(item.HasField("checkpoint") for item in stream.items("progress")))
+        seen.set()
+        result = await stream.result("t")
+    last = [item for item in stream.items("progress") if item.HasField("progress")][-1]
+    assert (last.progress.fraction, last.progress.note) == (0.25, "a quarter\ufffd")
+    assert (stream.items("progress")[-1].checkpoint, last.key) == (b"state", result.key)
 
 
 @pytest.mark.parametrize("threaded", [False, True])
