@@ -36,9 +36,7 @@ def floor(mode: str, inflight: int, tasks: float) -> Figures:
 
 def _workload(kind: str, inflight: int, tasks: float, *arguments: str) -> Figures:
     """A server with SQLite, one agent process, one load process."""
-    with LocalServer(
-        arguments=["--log-level", "warning"], environment={"AGENT_REACH_TELEMETRY_LOG_LEVEL": "info"}
-    ) as server:
+    with LocalServer() as server:
         common = [sys.executable, "-m", "bench.workload"]
         agent = subprocess.Popen([*common, "agent", server.address])
         try:

@@ -153,7 +153,7 @@ class Node:
         try:
             journal.open()
         except StoreLocked as error:
-            raise Unavailable(f"{error}: stop the other server, or give another folder with --data") from error
+            raise Unavailable(f"{error} with --data") from error
         except StoreError as error:
             raise Unavailable(f"cannot open the store: {error}") from error
         self._stack.callback(journal.close)

@@ -33,6 +33,10 @@ class Root(click.Group):
         """See click."""
         return list(self.commands)
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See click. `agent echo` reads as well as `agents echo`."""
+        return super().get_command(ctx, "agents" if cmd_name == "agent" else cmd_name)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click."""
         with formatter.section("Exit codes"):

@@ -10,14 +10,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from reach.errors import Reason, Unavailable
 
 START_S: Final = 20.0
 """How long the server or the agents may take to be there."""
 _STEP_S: Final = 0.03
+_SERVER: Final = "server"
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGENT_GRACE_S: Final = 3.0
 _SERVER_GRACE_S: Final = 5.0
 
@@ -31,29 +35,33 @@ AGENTS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
 
 
 class DemoProcesses:
-    """Starts them, and ends each by its process id, whatever happens."""
+    """Starts them, and ends each by its process id, whatever happens: call `stop` in a `finally`.
+
+    Belongs to the main thread: signals are held back where one could part a process from the note of it.
+    """
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="reach-demo-"))
         self.address = ""
-        self._server: subprocess.Popen[bytes] | None = None
-        self._agents: dict[str, subprocess.Popen[bytes]] = {}
+        self._folder: Path | None = None
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    @property
+    def folder(self) -> Path:
+        """Where everything of the demo is."""
+        assert self._folder is not None
+        return self._folder
 
     def start_server(self) -> None:
         """Starts the server on ports that are free, and returns when it serves."""
+        with signals_held():
+            self._folder = Path(tempfile.mkdtemp(prefix="reach-demo-"))
         options = ["--data", str(self.folder / "data"), "--log-level", "info", "--log-format", "json"]
         ports = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]
-        self._server = self._spawn("server", ["reach.cli", "serve", *ports, *options])
+        server = self._spawn(_SERVER, ["reach.cli", "serve", *ports, *options])
         end = time.monotonic() + START_S
         while not (port := self._port_in_log()):
-            if self._server.poll() is not None or time.monotonic() > end:
-                raise Unavailable(f"the server did not start:\n{self._log_of('server')}", Reason.AGENT_UNAVAILABLE)
+            if server.poll() is not None or time.monotonic() > end:
+                raise Unavailable(f"the server did not start:\n{self._log_of(_SERVER)}", Reason.AGENT_UNAVAILABLE)
             time.sleep(_STEP_S)
         self.address = f"127.0.0.1:{port}"
 
@@ -61,7 +69,7 @@ class DemoProcesses:
         """Starts the agents; `missing` says which are not there yet."""
         for instance_id, module, options in AGENTS:
             names = ["--addr", self.address, "--instance-id", instance_id]
-            self._agents[instance_id] = self._spawn(instance_id, [f"reach.demo_agents.{module}", *names, *options])
+            self._spawn(instance_id, [f"reach.demo_agents.{module}", *names, *options])
 
     def await_agents(self, server: Any) -> None:
         """Returns when all agents take work. `server`: a Connection."""
@@ -72,9 +80,9 @@ class DemoProcesses:
         while True:
             found = server.ask(stub.ListAgents, registry_pb2.ListAgentsRequest()).agents
             ready = {agent.registration.instance_id for agent in found if not agent.blocked_by}
-            if ready >= self._agents.keys():
+            if ready >= {instance_id for instance_id, *_ in AGENTS}:
                 return
-            for instance_id, process in self._agents.items():
+            for instance_id, process in self._processes.items():
                 if process.poll() is not None or time.monotonic() > end:
                     text = f"agent {instance_id} did not join:\n{self._log_of(instance_id)}"
                     raise Unavailable(text, Reason.AGENT_UNAVAILABLE)
@@ -82,29 +90,29 @@ class DemoProcesses:
 
     def kill(self, instance_id: str) -> int | None:
         """Ends an agent as a crash does; its process id, or None if it is not one of ours or not there."""
-        process = self._agents.get(instance_id)
+        process = self._processes.get(instance_id)
         if process is None or process.poll() is not None:
             return None
         process.send_signal(signal.SIGKILL)
         return process.pid
 
     def stop(self) -> None:
-        """Ends all processes and removes the folder. Safe to call twice."""
-        agents, server = list(self._agents.values()), self._server
-        self._agents, self._server = {}, None
-        try:
-            _end(agents, _AGENT_GRACE_S)
-        finally:
+        """Ends all processes, the server last, and removes the folder. Safe to call twice."""
+        with signals_held():
+            server = self._processes.pop(_SERVER, None)
+            _end(list(self._processes.values()), _AGENT_GRACE_S)
+            self._processes.clear()
             if server is not None:
                 _end([server], _SERVER_GRACE_S)
-            shutil.rmtree(self.folder, ignore_errors=True)
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     def _spawn(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
         # What our environment says of servers and keys is not meant for these. -P: a file in the working folder that is
         # named like a module of ours is not one. A session of its own: Ctrl-C is for us, we end the others.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("AGENT_REACH_")}
-        with (self.folder / f"{name}.log").open("wb") as log:
-            return subprocess.Popen(
+        with (self.folder / f"{name}.log").open("wb") as log, signals_held():
+            process = self._processes[name] = subprocess.Popen(
                 [sys.executable, "-P", "-m", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -112,10 +120,11 @@ class DemoProcesses:
                 env=environment,
                 start_new_session=True,
             )
+        return process
 
     def _port_in_log(self) -> int:
         """The port that the server says it listens on; 0 if it does not yet."""
-        for line in (self.folder / "server.log").read_bytes().splitlines():
+        for line in (self.folder / f"{_SERVER}.log").read_bytes().splitlines():
             try:
                 record = json.loads(line)
             except ValueError:
@@ -135,14 +144,23 @@ def _end(processes: list[subprocess.Popen[bytes]], grace_s: float) -> None:
         if process.poll() is None:
             process.terminate()
     end = time.monotonic() + grace_s
-    try:
-        for process in processes:
-            try:
-                process.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
+    for process in processes:
+        try:
+            process.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
             process.wait()
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Signals that would end us wait until this is over."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])

@@ -62,7 +62,7 @@ def create(
 ) -> int:
     """Make a key. Its secret goes to stdout, this once; it is kept nowhere."""
     with _store(data, file, make=True) as store:
-        key, token = store.create(tenant, app_id, scopes, None if ttl is None else max(1, round(ttl * 1000)))
+        key, token = store.create(tenant, app_id, scopes, None if ttl is None else round(ttl * 1000))
     return _show_secret(context, key, token)
 
 
@@ -134,7 +134,7 @@ def _store(data: str | None, file: str | None, *, make: bool = False) -> Iterato
     finally:
         store.close()
     if make:
-        say(f"kept in {folder / FILE_NAME}; a server with --auth keys and this data folder takes it at once")
+        say(f"kept in {folder / FILE_NAME}; a server with --auth keys and this data folder takes it within a second")
 
 
 def _show_secret(context: click.Context, key: ApiKey, token: str) -> int:

@@ -22,7 +22,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic only i
 
     name = "duration"
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """See click."""
         return "TIME"
 
@@ -41,7 +41,7 @@ class SessionType(click.ParamType):  # type: ignore[type-arg]  # generic only in
 
     name = "session"
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """See click."""
         return "APP:USER:SESSION"
 
@@ -60,7 +60,7 @@ class PairType(click.ParamType):  # type: ignore[type-arg]  # generic only in ne
 
     name = "pair"
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """See click."""
         return "NAME=VALUE"
 
@@ -79,7 +79,7 @@ class RetryType(click.ParamType):  # type: ignore[type-arg]  # generic only in n
 
     name = "retry"
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """See click."""
         return "POLICY"
 

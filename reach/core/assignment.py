@@ -126,7 +126,7 @@ class Assignment:
                 )
             )
         turn.sends.append(Offer(task, instance))
-        self.pool.deadlines.arm(task, turn)
+        self.pool.deadlines.watch(task, turn)
 
     def _begin_anew(self, task: Task, turn: Turn) -> None:
         """What earlier attempts said is void. Where we do not know what that was, readers are told so too."""

@@ -17,6 +17,8 @@ BUDGET_PAUSE_MS = 100
 """How long a retry without a token waits before it asks again."""
 START_TO_CLOSE_FLOOR_MS = 5_000
 DYNAMIC_FACTOR = 1.5
+LOOK_MS = 1_000
+"""When a new attempt gets its exact timer, if it is not over by then. Shorter than any lease."""
 NEVER = 1 << 62
 
 
@@ -73,6 +75,19 @@ class Deadlines:
                 at = min(at, task.pin_until_ms)
         if at < NEVER:
             self.pool.wheel.arm(task, max(at, turn.now_ms + 1))
+
+    def watch(self, task: Task, turn: Turn) -> None:
+        """Sets the timer of an attempt that just began. Most are over in a second: until then a rough one will do."""
+        if (
+            task.accepted_ms == turn.now_ms
+            and (task.start_to_close_ms is None or task.start_to_close_ms > LOOK_MS)
+            and (task.schedule_to_start_ms is None or task.schedule_to_start_ms > LOOK_MS)
+            and (task.schedule_to_close_ms is None or task.schedule_to_close_ms > LOOK_MS)
+            and (task.silence_ms is None or task.silence_ms > LOOK_MS)
+        ):
+            self.pool.wheel.arm(task, turn.now_ms + LOOK_MS)
+        else:
+            self.arm(task, turn)
 
     def due(self, task: Task, turn: Turn) -> None:
         """A deadline of the task may have come."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from reach.core import health
 from reach.core.effects import CloseLink, Done, DrainLink, Noted, Refused, Turn, Welcome
 from reach.core.health import Sign
-from reach.core.model import Availability, Fault, Health, Instance, Task, TaskState
+from reach.core.model import Availability, Condition, Fault, Health, Instance, Task, TaskState
 from reach.core.policies import base_score
 from reach.core.rows import AgentGone, AgentRow
 from reach.core.signals import BEAT_WINDOW_MS
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from reach.core.events import Beat, Drained, Joined, Joining, Left, LinkEnded
     from reach.core.pool import Pool
 
+LOOP_STALLED = "loop stalled"
+"""Evidence: what an agent says of itself while a handler blocks its loop."""
 STALE_BOOTS = 16
 REATTACH_MS = 5_000
 """How long attempts wait for their instance after we closed its link."""
@@ -268,7 +270,18 @@ class Fleet:
                 self.pool.slot_freed = True
             instance.max_concurrency = slots
         self._says(instance, status.get("availability"))
+        if instance.conditions or "loop_stalled" in status:
+            self._stalls(instance, status.get("loop_stalled", 0), turn)
         self._place(instance)
+
+    def _stalls(self, instance: Instance, stalled_ms: int, turn: Turn) -> None:
+        """It beats, but the loop of its handlers is blocked: nothing new until it runs again (case B1)."""
+        instance.status.pop("loop_stalled", None)
+        if stalled_ms:
+            _, since = instance.conditions.get(Condition.STALLED, ("", turn.now_ms - stalled_ms))
+            instance.conditions[Condition.STALLED] = (f"{LOOP_STALLED} for {stalled_ms} ms", since)
+        elif instance.conditions.get(Condition.STALLED, ("", 0))[0].startswith(LOOP_STALLED):
+            del instance.conditions[Condition.STALLED]
 
     def _says(self, instance: Instance, said: Availability | None) -> None:
         """What it says of itself counts, but once it drains it drains: until an operator or a new process ends that."""

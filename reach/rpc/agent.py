@@ -13,6 +13,7 @@ from reach.core.pool import Pool
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.principal import Principal, credentials_ended, principal_of
 from reach.rpc.services import Services, error_bytes
+from reach.rpc.waiting import over
 from reach.runtime.reach_api import fault_of
 from reach.wire.agents import (
     HANDLE_BYTES,
@@ -40,7 +41,8 @@ EARLY_BYTES = 16 << 20
 class AttachLink:
     """One instance on an Attach stream (`runtime.agents.AgentLink`)."""
 
-    __slots__ = ("_out", "_stream", "early", "early_bytes", "instance", "instance_id", "number", "pool", "tenant")
+    __slots__ = ("_out", "_stream", "early", "early_bytes", "instance", "instance_id", "number", "pool", "still",
+                 "tenant")  # fmt: skip
 
     def __init__(self, stream: AttachStream, number: int, tenant: str) -> None:
         self._stream = stream
@@ -55,6 +57,7 @@ class AttachLink:
         self.early: list[Callable[[], None]] = []
         """What the agent said before the hello was committed."""
         self.early_bytes = 0
+        self.still = _Still(self)
 
     def _key(self, tenant: str, task_id: str, attempt: int) -> attempt_pb2.AttemptKey:
         return attempt_pb2.AttemptKey(task_id=task_id, attempt=attempt, tenant="" if tenant == self.tenant else tenant)
@@ -62,9 +65,7 @@ class AttachLink:
     def offer(self, task: Task, instance: Instance, traceparent: str) -> None:
         """See AgentLink."""
         size = task.size + 64 + (len(task.checkpoint) if task.checkpoint is not None else 0)
-        offer = self._out.room(size).offers.add(
-            link=self.number, attempt=task.attempt, fencing_token=task.attempt
-        )
+        offer = self._out.room(size).offers.add(link=self.number, attempt=task.attempt, fencing_token=task.attempt)
         offer.task.MergeFromString(task.spec)
         self._stream.services.fill_limits(offer, task)
         if task.tenant != self.tenant:
@@ -127,6 +128,22 @@ class AttachLink:
     def drain(self, deadline_ms: int) -> None:
         """See AgentLink."""
         self._out.room(32).drains.add(link=self.number, deadline=duration(deadline_ms))
+
+
+class _Still:
+    """Answers what an agent says of an attempt while it works on it: if the task has ended, the agent is to stop."""
+
+    __slots__ = ("_link", "grant", "refuse", "tenant")
+
+    def __init__(self, link: AttachLink) -> None:
+        self._link = link
+        self.tenant = link.tenant
+        self.grant = link.grant
+        self.refuse = link.refuse
+
+    def acknowledge(self, tenant: str, task_id: str, attempt: int) -> None:
+        """The outcome is committed."""
+        self._link.refuse(tenant, task_id, attempt, over(task_id, attempt))
 
 
 class AttachStream:
@@ -242,11 +259,15 @@ class AttachStream:
 
     def _delta(self, link: AttachLink, instance: Instance, message: attempt_pb2.AttemptDelta) -> None:
         key = read_key("delta.key", message.key, link.tenant)
-        self._post(link, ev.DeltaCame(instance, *key, message.attempt_sequence, read_delta(message)))
+        event = ev.DeltaCame(instance, *key, message.attempt_sequence, read_delta(message))
+        event.reply = link.still
+        self._post(link, event)
 
     def _progress(self, link: AttachLink, instance: Instance, message: attempt_pb2.AttemptProgress) -> None:
         key = read_key("progress.key", message.key, link.tenant)
-        self._post(link, ev.Progressed(instance, *key, *read_progress(message)))
+        event = ev.Progressed(instance, *key, *read_progress(message))
+        event.reply = link.still
+        self._post(link, event)
         if message.HasField("status"):
             self._warm(link, instance, message.status)
 
@@ -262,7 +283,7 @@ class AttachStream:
 
     def _effect(self, link: AttachLink, instance: Instance, message: attach_pb2.EffectRequest) -> None:
         key = read_key("effect.key", message.key, link.tenant)
-        self._post(link, ev.EffectAsked(instance, *key, check_id("effect.effect", message.effect)))
+        self._post(link, ev.EffectAsked(instance, *key, check_id("effect.effect", message.effect), link.still))
 
     def _goodbye(self, link: AttachLink, instance: Instance, message: attach_pb2.Goodbye) -> None:
         self._post(link, ev.Left(instance))

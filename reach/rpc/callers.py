@@ -12,7 +12,7 @@ from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.principal import Principal, credentials_ended
 from reach.rpc.services import NO_TRACE, Services, error_bytes
 from reach.runtime.reach_api import fault_of
-from reach.wire.answers import event_size, fill_error, fill_event, outcome_size
+from reach.wire.answers import event_size, fill_complete, fill_error, fill_event, outcome_size
 from reach.wire.batcher import Batcher
 from reach.wire.requests import check_id, check_version, invalid
 
@@ -73,22 +73,23 @@ class CallerStream:
         self._services.fill_welcome(welcome)
 
     def _submit(self, submit: dispatch_pb2.Submit) -> None:
-        services = self._services
+        services, spec, interest = self._services, submit.task, submit.interest
         try:
-            task, selector = services.tasks.read(self._tenant, submit.task, services.clock.new_id)
-            if submit.interest > Interest.EVENTS or submit.interest < 0:
-                raise invalid("submit.interest", f"has no value {submit.interest}")
+            task, selector = services.tasks.read(self._tenant, spec, services.clock.new_id)
+            if interest > Interest.EVENTS or interest < 0:
+                raise invalid("submit.interest", f"has no value {interest}")
             if len(self._readers) >= OUTSTANDING:
                 raise services.too_many(OUTSTANDING)
         except ReachError as error:
-            self._refuse(submit.reference, fault_of(error), submit.task.task_id)
+            self._refuse(submit.reference, fault_of(error), spec.task_id)
             return
-        reader = Reader(self, submit.reference, submit.interest or Interest.OUTCOME)
-        if submit.interest != dispatch_pb2.INTEREST_ACCEPTANCE:
+        reader = Reader(self, submit.reference, interest or Interest.OUTCOME)
+        if interest != dispatch_pb2.INTEREST_ACCEPTANCE:
             self._readers[task.task_id] = reader
-            if submit.task.cancel_with_caller:
+            if spec.cancel_with_caller:
                 self._with_caller[task.task_id] = reader
-        services.begin_trace(task, submit.task.trace.traceparent or self._trace)
+        if services.tracing.records:
+            services.begin_trace(task, spec.trace.traceparent or self._trace)
         self._reach.submit(task, selector, reader)
 
     def _subscribe(self, subscribe: dispatch_pb2.Subscribe) -> None:
@@ -179,8 +180,7 @@ class CallerStream:
         assert outcome is not None
         if self._readers.pop(task.task_id, None) is None:
             return
-        event = self.out.room(outcome_size(outcome)).events.add()
-        fill_event(event, task, (outcome.sequence, outcome.attempts, outcome.ended_wall_ms, 10, outcome))
+        fill_complete(self.out.room(outcome_size(outcome)).events.add(), task, outcome)
 
 
 class _CancelReply:

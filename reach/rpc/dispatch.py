@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, task_pb2
-from reach.core.model import Task, TaskState
+from reach.core.model import Fault, Task, TaskState
 from reach.core.stream import Interest, Kind, Reader
-from reach.errors import Reason, Timeout
+from reach.errors import ErrorClass, Reason, Timeout
 from reach.rpc import callers
-from reach.rpc.principal import principal_of
-from reach.rpc.services import Services, error_of_fault
+from reach.rpc.principal import credentials_ended, principal_of
+from reach.rpc.services import RECHECK_SECONDS, Services, error_of_fault
 from reach.rpc.waiting import Answer, EventSink, WaitingSink
 from reach.runtime.past import not_found
 from reach.runtime.reach_api import not_built
 from reach.store.base import TaskQuery
 from reach.telemetry.tracing import current_trace
-from reach.wire.answers import duration, event_size, fill_event, fill_result, fill_task
+from reach.wire.answers import duration, event_size, fill_error, fill_event, fill_result, fill_task
 from reach.wire.requests import check_id, duration_ms, invalid, session_name
 
 WAIT_MS = 300_000
@@ -28,6 +29,8 @@ WAIT_MS = 300_000
 PAGE = 50
 MAX_PAGE = 1_000
 FRAME_EVENTS_BYTES = 512 << 10
+CANDIDATES = 1_000
+"""Instances that a preview tells of, the best first."""
 PAGE_BYTES = 1 << 20
 """A page ends when it is over this, however many more were asked for: a client must be able to receive it."""
 _LONGEST_TOKEN = 18
@@ -51,7 +54,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         """See the contract."""
         wait_ms = duration_ms("wait", request.wait) if request.HasField("wait") else 0
         task, selector = self._read(context, request.task)
-        sink = WaitingSink()
+        sink = self._services.until_stopped(WaitingSink())
         reader = Reader(sink, 0, Interest.OUTCOME if wait_ms else Interest.ACCEPTANCE)
         self._reach.submit(task, selector, reader)
         try:
@@ -81,7 +84,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
     async def Run(self, request: dispatch_pb2.RunRequest, context: Any) -> AsyncIterator[dispatch_pb2.RunResponse]:
         """See the contract."""
         task, selector = self._read(context, request.task)
-        sink = EventSink()
+        sink = self._services.until_stopped(EventSink())
         reader = Reader(sink, 0, Interest.EVENTS)
         self._reach.submit(task, selector, reader)
         ended = False
@@ -145,7 +148,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         task_id = check_id("task_id", request.task_id, required=True)
         wait_ms = duration_ms("timeout", request.timeout) if request.HasField("timeout") else WAIT_MS
         tenant = principal_of(context).tenant
-        sink = WaitingSink()
+        sink = self._services.until_stopped(WaitingSink())
         reader = Reader(sink, 0, Interest.OUTCOME)
         self._reach.subscribe(tenant, task_id, reader)
         try:
@@ -185,20 +188,22 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         """See the contract."""
         services = self._services
         task, selector = services.tasks.read(principal_of(context).tenant, request.task, services.clock.new_id)
-        pool, rows, dropped, chosen, seed = self._reach.preview(task, selector)
+        pool, rows, dropped, verdict = self._reach.preview(task, selector)
         answer = dispatch_pb2.PreviewRouteResponse(pool=pool.key.agent_type)
         decision = answer.decision
         decision.policy = pool.router.policy.name
         decision.registry_revision = self._services.host.directory.revision
-        decision.seed = seed
+        decision.seed = pool.seed
         decision.cause = "new"
-        if chosen is not None:
-            decision.chosen_instance_id = chosen.instance_id
+        if verdict.chosen is not None:
+            decision.chosen_instance_id = verdict.chosen.instance_id
+        else:
+            fill_error(answer.refusal, _would_wait(verdict.cause, bool(rows)))
         decision.dropped.update(dropped)
-        for instance, score, signals, reason in rows:
+        for instance, score, signals, reason in rows[:CANDIDATES]:
             candidate = decision.candidates.add(instance_id=instance.instance_id, score=score, drop_reason=reason)
             candidate.signals.update(signals)
-        task.instance = chosen
+        task.instance = verdict.chosen
         answer.start_to_close.CopyFrom(duration(pool.deadlines.start_to_close_ms(task)))
         answer.retry_delays.extend(duration(delay) for delay in pool.delivery.policy_of(task).delays_ms)
         return answer
@@ -207,7 +212,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
 async def read_events(reach: Any, sink: EventSink, reader: Reader, new_frame: Any) -> AsyncIterator[Any]:
     """Frames of events for one reader, until the last event; credit comes back when a frame has been taken."""
     last = False
-    while not last and (events := await sink.take()):
+    while not last and (events := await _take(sink)):
         frame, size = new_frame(), 0
         for event in events:
             task = sink.task
@@ -222,6 +227,17 @@ async def read_events(reach: Any, sink: EventSink, reader: Reader, new_frame: An
             last = event[3] == Kind.COMPLETE
         yield frame
         reach.credit(reader, size)
+
+
+async def _take(sink: EventSink) -> list[Any]:
+    """The next events, as long as the key that opened the call still opens it."""
+    principal = principal_of(None)
+    while True:
+        if not principal.still_valid():
+            raise credentials_ended()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RECHECK_SECONDS):
+                return await sink.take()
 
 
 def _query(tenant: str, request: dispatch_pb2.ListTasksRequest) -> TaskQuery:
@@ -255,6 +271,15 @@ def _wall_ms(field: str, value: Timestamp) -> int:
         return value.ToMilliseconds() or 1
     except ValueError:
         raise invalid(field, "is not a time between the years 1 and 9999") from None
+
+
+def _would_wait(cause: str, registered: bool) -> Fault:
+    """Why a task would not go at once."""
+    if cause == "no_match":
+        message = "no instance matches what the task asks for" if registered else "no agent is registered for it"
+        return Fault(ErrorClass.INVALID_REQUEST, Reason.NO_MATCHING_AGENT, f"{message}: it would wait for one")
+    message = f"the instances that match take no more now ({cause}): it would wait"
+    return Fault(ErrorClass.RESOURCE_EXHAUSTED, Reason.AGENT_BUSY, message)
 
 
 def _check_view(view: int) -> None:

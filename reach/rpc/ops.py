@@ -12,7 +12,7 @@ from reach.rpc.services import FEATURES, Services
 from reach.runtime.reach_api import not_built
 from reach.store.base import ApiKey, KeyStore
 from reach.wire.answers import duration, timestamp
-from reach.wire.requests import PROTOCOL_VERSIONS, check_id, duration_ms, invalid
+from reach.wire.requests import PROTOCOL_VERSIONS, check_id, invalid
 
 PAGE = 100
 MAX_PAGE = 1_000
@@ -53,7 +53,8 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
 
     async def CreateKey(self, request: ops_pb2.CreateKeyRequest, context: Any) -> ops_pb2.CreateKeyResponse:
         """See the contract."""
-        ttl_ms = duration_ms("ttl", request.ttl, least=1_000) if request.HasField("ttl") else None
+        # The store checks it: keys may live for longer than any task may wait.
+        ttl_ms = request.ttl.seconds * 1_000 + request.ttl.nanos // 1_000_000 if request.HasField("ttl") else None
         key, token = self._key_store().create(principal_of(context).tenant, request.app_id, request.scopes, ttl_ms)
         answer = ops_pb2.CreateKeyResponse(secret=token)
         _fill_key(answer.key, key)

@@ -153,7 +153,7 @@ _principal: Final[ContextVar[Principal]] = ContextVar("reach_principal")
 set_principal: Final = _principal.set
 
 
-def principal_of(context: grpc.aio.ServicerContext[Any, Any]) -> Principal:
+def principal_of(context: grpc.aio.ServicerContext[Any, Any] | None) -> Principal:
     """Who makes the call that is being handled. The interceptor has set it before any servicer runs."""
     return _principal.get()
 

@@ -14,19 +14,22 @@ from agentreach.v1 import (
     registry_pb2_grpc,
 )
 from reach.core import events as ev
-from reach.core.model import Instance
+from reach.core.model import Health, Instance
 from reach.core.pool import Pool
-from reach.errors import ReachError
-from reach.rpc.principal import Principal, principal_of
+from reach.errors import InvalidRequest, ReachError, Reason
+from reach.rpc.principal import Principal, credentials_ended, principal_of
 from reach.rpc.services import Services
 from reach.rpc.waiting import Answer
 from reach.runtime.reach_api import fault_of
 from reach.wire.agents import fill_agent, read_registration, read_status
 from reach.wire.answers import duration, fill_error
-from reach.wire.requests import check_id, duration_ms, invalid
+from reach.wire.requests import ID_BYTES, TAGS, check_enum, check_id, check_ids, duration_ms, invalid
+from reach.wire.status import bounded_text
 
 PAGE = 100
 MAX_PAGE = 1_000
+PAGE_BYTES = 1 << 20
+"""A page, or a message of a watch, ends when it is over this: a client must be able to receive it."""
 DRAIN_MS = 30_000
 WATCH_SECONDS = 0.2
 """How often a watch looks for changes: dynamic state is latest-wins."""
@@ -61,9 +64,13 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         instance_id = check_id("instance_id", request.instance_id, required=True)
         boot_id = check_id("boot_id", request.boot_id)
         pool, instance = self._reach.instance(principal_of(context).tenant, instance_id, boot_id)
+        link = instance.link
         reply = Answer()
         self._reach.post(pool, ev.Left(instance, reply))
         await reply.future
+        if link is not None:
+            message = f"instance {instance_id!r} was deregistered"
+            link.close(fault_of(InvalidRequest(message, Reason.AGENT_NOT_FOUND, instance_id=instance_id)))
         return registry_pb2.DeregisterResponse()
 
     async def Drain(self, request: registry_pb2.DrainRequest, context: Any) -> registry_pb2.DrainResponse:
@@ -102,15 +109,24 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         rows = self._matching(principal_of(context), request.filter)
         rows = [row for row in rows if row[1].instance_id > request.page_token]
         answer = registry_pb2.ListAgentsResponse()
-        for pool, instance in rows[:size]:
-            fill_agent(answer.agents.add(), pool, instance, self._services.clock.now_ms())
-        if len(rows) > size:
-            answer.next_page_token = rows[size - 1][1].instance_id
+        taken = taken_bytes = 0
+        for taken, (pool, instance) in enumerate(rows, 1):
+            message = answer.agents.add()
+            fill_agent(message, pool, instance, self._services.clock.now_ms())
+            taken_bytes += message.ByteSize()
+            if taken == size or taken_bytes > PAGE_BYTES:
+                break
+        if len(rows) > taken:
+            answer.next_page_token = rows[taken - 1][1].instance_id
         return answer
 
     def _matching(self, principal: Principal, wanted: registry_pb2.AgentFilter) -> list[tuple[Pool, Instance]]:
         for field in ("agent_id", "agent_type", "capability"):
             check_id(f"filter.{field}", getattr(wanted, field))
+        check_ids("filter.tags", wanted.tags, TAGS)
+        for one in wanted.health:
+            if one:
+                check_enum("filter.health", one, Health)
         health = set(wanted.health)
         return [
             (pool, one)
@@ -129,9 +145,11 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         principal = principal_of(context)
         known: dict[str, bytes] = {}
         first = True
-        while principal.still_valid():
-            answer = registry_pb2.WatchAgentsResponse(reset=first, in_sync=first)
-            seen = set()
+        while True:
+            if not principal.still_valid():
+                raise credentials_ended()
+            answer = registry_pb2.WatchAgentsResponse(reset=first)
+            seen, size = set(), 0
             for pool, instance in self._matching(principal, request.filter):
                 message = agent_pb2.Agent()
                 fill_agent(message, pool, instance, self._services.clock.now_ms())
@@ -141,9 +159,14 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
                 if known.get(instance.instance_id) != raw:
                     known[instance.instance_id] = raw
                     answer.agents.append(message)
+                    size += len(raw)
+                if size > PAGE_BYTES:
+                    yield answer
+                    answer, size = registry_pb2.WatchAgentsResponse(), 0
             for instance_id in known.keys() - seen:
                 del known[instance_id]
                 answer.removed.append(instance_id)
+            answer.in_sync = first
             if first or answer.agents or answer.removed:
                 answer.cursor = str(self._services.host.directory.revision)
                 yield answer
@@ -177,12 +200,14 @@ class HeartbeatServicer(heartbeat_pb2_grpc.HeartbeatServiceServicer):
         """See the contract."""
         principal = principal_of(context)
         async for frame in request_iterator:
+            if not principal.still_valid():
+                raise credentials_ended()
             answer = heartbeat_pb2.StreamHeartbeatsResponse()
             for beat in frame.beats:
                 try:
                     self._beat(principal, beat, "stream")
                 except ReachError as error:
-                    refusal = answer.refusals.add(instance_id=beat.instance_id[:256])
+                    refusal = answer.refusals.add(instance_id=bounded_text(beat.instance_id, ID_BYTES))
                     fill_error(refusal.error, fault_of(error))
             if answer.refusals:
                 yield answer

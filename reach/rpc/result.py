@@ -12,13 +12,13 @@ from reach.core.pool import Pool
 from reach.core.stream import Interest, Reader
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.dispatch import read_events
-from reach.rpc.principal import Principal, principal_of
+from reach.rpc.principal import Principal, credentials_ended, principal_of
 from reach.rpc.services import Services
-from reach.rpc.waiting import Answer, EventSink
+from reach.rpc.waiting import Answer, EventSink, StillMine
 from reach.runtime.reach_api import fault_of
-from reach.wire.agents import NOTE_BYTES, read_delta, read_result
+from reach.wire.agents import HANDLE_BYTES, read_delta, read_key, read_progress, read_result
 from reach.wire.answers import duration, fill_error
-from reach.wire.requests import check_id, invalid
+from reach.wire.requests import ID_BYTES, check_id
 
 
 class ResultServicer(result_pb2_grpc.ResultServiceServicer):
@@ -33,7 +33,7 @@ class ResultServicer(result_pb2_grpc.ResultServiceServicer):
     ) -> AsyncIterator[result_pb2.StreamResultResponse]:
         """See the contract."""
         task_id = check_id("task_id", request.task_id, required=True)
-        sink = EventSink()
+        sink = self._services.until_stopped(EventSink())
         reader = Reader(sink, 0, Interest.EVENTS, request.after_sequence)
         tenant = principal_of(context).tenant
         self._reach.subscribe(tenant, task_id, reader)
@@ -48,12 +48,6 @@ class ResultServicer(result_pb2_grpc.ResultServiceServicer):
         boot_id = check_id("reporter.boot_id", reporter.boot_id, required=True)
         return self._reach.instance(principal.tenant, instance_id, boot_id)
 
-    def _key(self, principal: Principal, key: attempt_pb2.AttemptKey) -> tuple[str, str, int]:
-        task_id = check_id("key.task_id", key.task_id, required=True)
-        if not key.attempt:
-            raise invalid("key.attempt", "is required")
-        return check_id("key.tenant", key.tenant) or principal.tenant, task_id, key.attempt
-
     async def ReportResult(
         self, request: result_pb2.ReportResultRequest, context: Any
     ) -> result_pb2.ReportResultResponse:
@@ -65,8 +59,8 @@ class ResultServicer(result_pb2_grpc.ResultServiceServicer):
         self, principal: Principal, reporter: result_pb2.Reporter, result: attempt_pb2.AttemptResult
     ) -> None:
         pool, instance = self._reporter(principal, reporter)
-        tenant = self._key(principal, result.key)[0]
-        reply = Answer()
+        tenant = read_key("result.key", result.key, principal.tenant)[0]
+        reply = Answer(principal.tenant)
         self._reach.post(pool, read_result(instance, tenant, result, self._services.tasks.limits.payload, reply))
         await reply.future
 
@@ -75,30 +69,45 @@ class ResultServicer(result_pb2_grpc.ResultServiceServicer):
         principal = principal_of(context)
         reporter: result_pb2.Reporter | None = None
         async for frame in request_iterator:
+            if not principal.still_valid():
+                raise credentials_ended()
             if reporter is None:
                 reporter = frame.reporter
-            pool, instance = self._reporter(principal, reporter)
-            for refusal in self._post_events(principal, pool, instance, (), frame.deltas, frame.progress):
-                raise refusal[1]
+            for _, error in await self._events(principal, reporter, (), frame.deltas, frame.progress):
+                raise error
             if frame.HasField("result"):
                 await self._report(principal, reporter, frame.result)
                 return result_pb2.ReportResultStreamResponse()
         raise InvalidRequest("the stream ended without a result", Reason.UNEXPECTED_FRAME)
 
-    def _post_events(self, principal: Principal, pool: Pool, instance: Instance, accepts: Any, deltas: Any,
-                     progress: Any) -> list[tuple[attempt_pb2.AttemptKey, ReachError]]:  # fmt: skip
+    async def _events(
+        self, principal: Principal, reporter: result_pb2.Reporter, accepts: Any, deltas: Any, progress: Any
+    ) -> list[tuple[attempt_pb2.AttemptKey, ReachError]]:
+        """Hands over what an agent says of its attempts; what was refused, and why, once that is certain."""
+        pool, instance = self._reporter(principal, reporter)
         refused: list[tuple[attempt_pb2.AttemptKey, ReachError]] = []
+        asked: dict[tuple[str, str, int], tuple[attempt_pb2.AttemptKey, Answer]] = {}
         for kind, items in ((self._accept, accepts), (self._delta, deltas), (self._progress, progress)):
             for item in items:
                 try:
-                    key = self._key(principal, item.key)
+                    key = read_key("key", item.key, principal.tenant)
                     self._reach.post(pool, kind(instance, key, item))
                 except ReachError as error:
                     refused.append((item.key, error))
+                else:
+                    asked[key] = item.key, StillMine(principal.tenant)
+        for key, (_, reply) in asked.items():  # behind all that was said of it: is it still theirs?
+            self._reach.post(pool, ev.LeaseExtended(instance, *key, reply))
+        for message, reply in asked.values():
+            try:
+                await reply.future
+            except ReachError as error:
+                refused.append((message, error))
         return refused
 
     @staticmethod
     def _accept(instance: Instance, key: tuple[str, str, int], item: attempt_pb2.AttemptAccept) -> Any:
+        check_id("accept.handle", item.handle, most=HANDLE_BYTES)
         return ev.TakenUp(instance, *key)
 
     @staticmethod
@@ -107,20 +116,19 @@ class ResultServicer(result_pb2_grpc.ResultServiceServicer):
 
     @staticmethod
     def _progress(instance: Instance, key: tuple[str, str, int], item: attempt_pb2.AttemptProgress) -> Any:
-        fraction = item.progress.fraction if item.progress.HasField("fraction") else None
-        checkpoint = item.checkpoint if item.HasField("checkpoint") else None
-        return ev.Progressed(instance, *key, fraction, item.progress.note[:NOTE_BYTES], checkpoint)
+        return ev.Progressed(instance, *key, *read_progress(item))
 
     async def ReportEvents(
         self, request: result_pb2.ReportEventsRequest, context: Any
     ) -> result_pb2.ReportEventsResponse:
         """See the contract."""
         principal = principal_of(context)
-        pool, instance = self._reporter(principal, request.reporter)
         answer = result_pb2.ReportEventsResponse()
-        refused = self._post_events(principal, pool, instance, request.accepts, request.deltas, request.progress)
+        refused = await self._events(principal, request.reporter, request.accepts, request.deltas, request.progress)
         for key, error in refused:
-            refusal = answer.refusals.add(key=key)
+            refusal = answer.refusals.add()
+            if len(key.task_id) <= ID_BYTES and len(key.tenant) <= ID_BYTES:
+                refusal.key.CopyFrom(key)
             fill_error(refusal.error, fault_of(error))
         return answer
 
@@ -128,8 +136,8 @@ class ResultServicer(result_pb2_grpc.ResultServiceServicer):
         """See the contract."""
         principal = principal_of(context)
         pool, instance = self._reporter(principal, request.reporter)
-        key = self._key(principal, request.key)
-        reply = Answer()
+        key = read_key("key", request.key, principal.tenant)
+        reply = StillMine(principal.tenant)
         self._reach.post(pool, ev.EffectAsked(instance, *key, check_id("effect", request.effect), reply))
         await reply.future
         return result_pb2.BeginEffectResponse()
@@ -138,6 +146,7 @@ class ResultServicer(result_pb2_grpc.ResultServiceServicer):
         """See the contract."""
         principal = principal_of(context)
         pool, instance = self._reporter(principal, request.reporter)
-        reply = Answer()
-        self._reach.post(pool, ev.LeaseExtended(instance, *self._key(principal, request.key), reply))
+        key = read_key("key", request.key, principal.tenant)
+        reply = StillMine(principal.tenant)
+        self._reach.post(pool, ev.LeaseExtended(instance, *key, reply))
         return result_pb2.ExtendLeaseResponse(lease=duration(max(0, await reply.future)))

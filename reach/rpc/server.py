@@ -27,6 +27,7 @@ from agentreach.v1 import (
     session_pb2,
     session_pb2_grpc,
 )
+from reach.core.stream import FOLD_LIMIT
 from reach.errors import Unavailable
 from reach.rpc.agent import AgentServicer
 from reach.rpc.dispatch import DispatchServicer
@@ -36,11 +37,15 @@ from reach.rpc.registry import HeartbeatServicer, RegistryServicer
 from reach.rpc.result import ResultServicer
 from reach.rpc.services import Services
 from reach.store.base import KeyStore
+from reach.wire.batcher import FRAME_BYTES
 
 log = logging.getLogger(__name__)
 
 MESSAGE_MARGIN = 256 << 10
-"""What a message may have beside one payload of the largest size, in bytes."""
+"""What a message from a peer may have beside one payload of the largest size, in bytes."""
+SENT_MARGIN = 1 << 20
+"""What a message to a peer may have beside two contents: a whole task has its payload, its answer and its labels; an
+offer has a checkpoint too."""
 
 _SERVICES = {
     attach_pb2.DESCRIPTOR: attach_pb2_grpc.add_AgentServiceServicer_to_server,
@@ -70,11 +75,12 @@ class Listen:
 
 def options(listen: Listen) -> list[tuple[str, int]]:
     """Channel arguments. Keepalive needs all three on both ends, or a stopped peer is noticed after a minute."""
-    message = listen.payload_limit + MESSAGE_MARGIN
+    received = max(listen.payload_limit, FRAME_BYTES) + MESSAGE_MARGIN
+    sent = 2 * max(listen.payload_limit, FOLD_LIMIT) + SENT_MARGIN
     chosen = [
         ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", message),
-        ("grpc.max_send_message_length", message),
+        ("grpc.max_receive_message_length", received),
+        ("grpc.max_send_message_length", sent),
         ("grpc.max_metadata_size", 16 << 10),
         ("grpc.max_concurrent_streams", 1_000),
         ("grpc.keepalive_time_ms", 10_000),

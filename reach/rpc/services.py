@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from agentreach.v1 import attempt_pb2, dispatch_pb2
 from reach.core.model import Fault, Task
-from reach.errors import ReachError, Reason, ResourceExhausted, error_of
+from reach.errors import ErrorClass, ReachError, Reason, ResourceExhausted, error_of
 from reach.rpc.principal import credentials_ended, principal_of
 from reach.runtime.clock import Clock
 from reach.runtime.reach_api import Reach
@@ -19,6 +20,7 @@ from reach.wire.batcher import FRAME_BYTES, Batcher
 from reach.wire.requests import PROTOCOL_VERSIONS, TaskReader
 
 F = TypeVar("F")
+S = TypeVar("S")
 
 NO_TRACE = ""
 FEATURES = ("replay", "folded", "credits")
@@ -57,6 +59,7 @@ class Services:
         self.clock: Clock = reach.host.clock
         self.node_id = reach.node_id
         self._streams: set[tuple[Batcher[Any], Callable[[Batcher[Any]], None]]] = set()
+        self._waiting: WeakSet[Any] = WeakSet()
 
     def fill_welcome(self, welcome: dispatch_pb2.StreamWelcome) -> None:
         """The first frame of a stream, down: what the server is and allows."""
@@ -68,13 +71,12 @@ class Services:
 
     def fill_limits(self, offer: attempt_pb2.Offer, task: Task) -> None:
         """What is left of the task's time, as durations."""
-        now = self.clock.now_ms()
         limit = task.start_to_close_ms
         if limit is not None:
             offer.start_to_close.seconds, rest = divmod(limit, 1_000)
             offer.start_to_close.nanos = rest * 1_000_000
         if task.schedule_to_close_ms is not None:
-            left = max(0, task.accepted_ms + task.schedule_to_close_ms - now)
+            left = max(0, task.accepted_ms + task.schedule_to_close_ms - task.offered_ms)
             offer.schedule_to_close.seconds, rest = divmod(left, 1_000)
             offer.schedule_to_close.nanos = rest * 1_000_000
         if task.silence_ms is not None:
@@ -87,14 +89,11 @@ class Services:
 
     def begin_trace(self, task: Task, traceparent: str) -> None:
         """Gives a task its trace if that is recorded; unsampled tasks cost a comparison, repeats keep the first."""
-        if traceparent:
-            trace = parse_traceparent(traceparent)
-            if trace is None or not trace.sampled:
-                return
-        else:
-            trace = self.tracing.root()
-            if not trace.sampled:
-                return
+        if not self.tracing.records:
+            return
+        trace = parse_traceparent(traceparent) if traceparent else self.tracing.root()
+        if trace is None or not trace.sampled:
+            return
         if task.key in self.host.locations:
             return
         durability = "volatile" if task.volatile else "durable"
@@ -172,11 +171,19 @@ class Services:
                 finish(frame)
             await context.write(frame)
 
+    def until_stopped(self, sink: S) -> S:
+        """The sink of a call that waits: when the server stops first, it is refused."""
+        self._waiting.add(sink)
+        return sink
+
     def close_streams(self) -> int:
         """Tells all peers that the server stops; returns how many there were."""
         for out, closing in list(self._streams):
             closing(out)
             out.close()
+        stopping = Fault(ErrorClass.UNAVAILABLE, Reason.SHUTTING_DOWN, "the server is shutting down", None, 1_000)
+        for sink in list(self._waiting):
+            sink.refused(None, stopping)
         return len(self._streams)
 
 

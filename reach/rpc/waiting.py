@@ -7,16 +7,19 @@ from typing import Any
 
 from reach.core.model import Fault, Task
 from reach.core.stream import Reader
+from reach.errors import ErrorClass, Reason
 from reach.rpc.services import error_of_fault
 
 
 class Answer:
     """A reply to one request (`runtime.agents.Reply`), and a link for one report, as far as it answers."""
 
-    __slots__ = ("future",)
+    __slots__ = ("future", "tenant")
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str = "") -> None:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.tenant = tenant
+        """Of the agent that reports."""
 
     def done(self, value: Any = None) -> None:
         """It is done."""
@@ -48,10 +51,26 @@ class Answer:
             self.refused(fault)
 
 
+class StillMine(Answer):
+    """A reply to those who say that they work on an attempt: once its task has ended, they are to stop."""
+
+    __slots__ = ()
+
+    def acknowledge(self, tenant: str, task_id: str, attempt: int) -> None:
+        """The task has ended."""
+        self.refused(over(task_id, attempt))
+
+
+def over(task_id: str, attempt: int) -> Fault:
+    """The answer to those who go on with what has ended."""
+    message = f"attempt {attempt} of task {task_id!r} is over"
+    return Fault(ErrorClass.INVALID_REQUEST, Reason.STALE_ATTEMPT, message)
+
+
 class WaitingSink:
     """For one task of one unary call: acceptance first, then the outcome."""
 
-    __slots__ = ("acceptance", "deduplicated", "outcome", "task")
+    __slots__ = ("__weakref__", "acceptance", "deduplicated", "outcome", "task")
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -86,7 +105,7 @@ class WaitingSink:
 class EventSink:
     """For one reader of events: a list that one coroutine takes from. Bounded by the reader's credit."""
 
-    __slots__ = ("_events", "_fault", "_over", "_wake", "deduplicated", "task")
+    __slots__ = ("__weakref__", "_events", "_fault", "_over", "_wake", "deduplicated", "task")
 
     def __init__(self) -> None:
         self._events: list[tuple[int, int, int, int, Any]] = []

@@ -16,6 +16,9 @@ from reach.errors import Reason
 class AgentLink(Protocol):
     """One open link to one instance."""
 
+    tenant: str
+    """Who owns the instance."""
+
     def offer(self, task: Task, instance: Instance, traceparent: str) -> None:
         """Sends the task's current attempt; `traceparent` is empty where the trace is not recorded."""
 

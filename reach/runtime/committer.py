@@ -49,6 +49,8 @@ class Committer:
         self._idle: list[asyncio.Future[None]] = []
         self.held: StoreError | None = None
         """Why the current batch is held; None while all is well."""
+        self.on_held: set[Callable[[], None]] = set()
+        """Called each time that the store takes nothing, for those who would rather not wait for it."""
         self.commits = 0
         self.rows_taken = 0
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
@@ -61,6 +63,8 @@ class Committer:
             self._turns.append(turn)
             if self._open is None:
                 self._begin()
+        elif not turn.sends:
+            return
         elif self._turns:
             self._turns.append(turn)
         elif self._open is not None:
@@ -126,6 +130,8 @@ class Committer:
             self._on_broken(error)
             return
         self.held = error
+        for tell in list(self.on_held):
+            tell()
         if self._loop.time() - self._logged_at > LOG_EVERY_SECONDS:
             self._logged_at = self._loop.time()
             kind = "no space in" if isinstance(error, StoreFull) else "cannot reach"

@@ -265,21 +265,28 @@ class Host:
         """The pool of a key, made when it is first needed."""
         pool = self._pools.get(key)
         if pool is None:
-            number = shard_of(key)
-            shard = self.shards.setdefault(number, Shard(number))
-            settings = self.settings
-            pool = self._pools[key] = shard.pools[key] = Pool(
-                key,
-                number,
-                self._rows,
-                self.clock.seed(),
-                self.codec.same_content,
-                WaitQueue(settings.queue_limit, settings.queue_bytes),
-                Router(settings.policy, settings.overcommit),
-                Pins(settings.session_ttl_ms),
-            )
-            pool.heartbeat_ms = settings.heartbeat_ms
-            pool.dead_letters = settings.dead_letters
+            pool = self._pools[key] = self._new_pool(key)
+            self.shards.setdefault(pool.shard, Shard(pool.shard)).pools[key] = pool
+        return pool
+
+    def look_at(self, key: PoolKey) -> Pool:
+        """The pool of a key, or an empty one that nobody keeps: for those who only ask."""
+        return self._pools.get(key) or self._new_pool(key)
+
+    def _new_pool(self, key: PoolKey) -> Pool:
+        settings = self.settings
+        pool = Pool(
+            key,
+            shard_of(key),
+            self._rows,
+            self.clock.seed(),
+            self.codec.same_content,
+            WaitQueue(settings.queue_limit, settings.queue_bytes),
+            Router(settings.policy, settings.overcommit),
+            Pins(settings.session_ttl_ms),
+        )
+        pool.heartbeat_ms = settings.heartbeat_ms
+        pool.dead_letters = settings.dead_letters
         return pool
 
     def pools(self) -> list[Pool]:
@@ -351,14 +358,27 @@ class Host:
         return len(loaded.tasks)
 
     async def read(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Runs a read of the journal in its thread, after all that memory says now is durable."""
+        """Runs a read of the journal in its thread, after all that memory says now is durable; while the store takes
+        nothing, of what it has."""
         await self._durable()
         return await self._loop.run_in_executor(self._reads, function, *arguments)
 
     async def _durable(self) -> None:
+        committer = self.committer
+        if committer.held is not None:
+            return
         barrier = self._loop.create_future()
-        self.committer.submit(fx.then(lambda: None if barrier.done() else barrier.set_result(None)))
-        await barrier
+
+        def go_on() -> None:
+            if not barrier.done():
+                barrier.set_result(None)
+
+        committer.submit(fx.then(go_on))
+        committer.on_held.add(go_on)
+        try:
+            await barrier
+        finally:
+            committer.on_held.discard(go_on)
 
     async def settled(self) -> None:
         """Returns when all that was posted before is stepped and durable, and its answers are out."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -77,18 +78,25 @@ class Past:
             question.reply.done(self.task_of(found))
 
     def _tell_agent(self, question: AskJournal, found: StoredTask | Fault | None) -> None:
-        """What ended is acknowledged again; what nobody knows is to be stopped."""
+        """What ended is acknowledged again; what nobody knows is to be stopped. A task that never was for the agents of
+        this tenant is one that nobody knows."""
         link = question.reply if question.reply is not None else question.link
-        if link is None or isinstance(found, Fault):
-            return  # the agent asks again
-        if found is not None and found.outcome is not None:
+        if isinstance(found, Fault):
+            if question.reply is not None:  # a call that waits; on a stream the agent asks again
+                question.reply.refuse(question.tenant, question.task_id, question.attempt, found)
+            return
+        if link is None:
+            return
+        known = found is not None and link.tenant in (found.task.tenant, found.task.pool_tenant)
+        if known and found is not None and found.outcome is not None:
             link.acknowledge(question.tenant, question.task_id, question.attempt)
             return
         message = f"attempt {question.attempt} of task {question.task_id!r} is not known here: stop working on it"
         fault = Fault(ErrorClass.INVALID_REQUEST, Reason.UNKNOWN_ATTEMPT, message)
         link.refuse(question.tenant, question.task_id, question.attempt, fault)
 
-    def answer(self, reader: Reader, tenant: str, task_id: str, spec: bytes | None) -> None:
+    def answer(self, reader: Reader, tenant: str, task_id: str, spec: bytes | None,
+               otherwise: Callable[[], None] | None = None) -> None:  # fmt: skip
         """Answers a reader from what is stored.
 
         Args:
@@ -96,8 +104,17 @@ class Past:
             tenant: Of the task.
             task_id: The task.
             spec: The request, if the reader submitted it: it must ask for the same; None if it only wants to read.
+            otherwise: Called instead if the task is not stored, or has not ended there.
         """
-        self._find(tenant, task_id, lambda found: self._tell_reader(reader, task_id, spec, found))
+
+        def tell(found: StoredTask | Fault | None) -> None:
+            ended = isinstance(found, Fault) or (found is not None and found.outcome is not None)
+            if otherwise is None or ended:
+                self._tell_reader(reader, task_id, spec, found)
+            else:
+                otherwise()
+
+        self._find(tenant, task_id, tell)
 
     def _tell_reader(self, reader: Reader, task_id: str, spec: bytes | None, found: StoredTask | Fault | None) -> None:
         sink = reader.sink

@@ -5,12 +5,14 @@ Calls that are hot return at once and are answered through a `Sink`, a link or a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from reach.core import events as ev
 from reach.core.directory import UNRESOLVED, Selector
-from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey, Task
+from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey, Task, TaskKey
 from reach.core.pool import Pool
+from reach.core.routing import Verdict
 from reach.core.stream import Reader
 from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.runtime.host import Host
@@ -42,6 +44,10 @@ class Reach:
                 reader.sink.refused(reader, fault_of(error))
                 return
             host.locations[key] = pool
+        elif host.committer.held is not None and not task.volatile:
+            post = partial(host.post, pool, ev.Submitted(task, reader))
+            host.past.answer(reader, task.tenant, task.task_id, task.spec, post)
+            return
         host.post(pool, ev.Submitted(task, reader))
 
     def _admit(self, task: Task, selector: Selector) -> Pool:
@@ -85,11 +91,15 @@ class Reach:
 
     def subscribe(self, tenant: str, task_id: str, reader: Reader) -> None:
         """Reads a task from the position that the reader has."""
-        pool = self.host.locations.get((tenant, task_id))
+        host = self.host
+        pool = host.locations.get((tenant, task_id))
         if pool is None:
-            self.host.past.answer(reader, tenant, task_id, None)
+            host.past.answer(reader, tenant, task_id, None)
+        elif host.committer.held is not None:
+            post = partial(host.post, pool, ev.Subscribed(tenant, task_id, reader))
+            host.past.answer(reader, tenant, task_id, None, post)
         else:
-            self.host.post(pool, ev.Subscribed(tenant, task_id, reader))
+            host.post(pool, ev.Subscribed(tenant, task_id, reader))
 
     def unsubscribe(self, reader: Reader, tenant: str, task_id: str) -> None:
         """Lets a reader go, also one that its task does not know yet: it leaves right after it has come."""
@@ -108,32 +118,36 @@ class Reach:
     async def get_task(self, tenant: str, task_id: str) -> Task | None:
         """One task, from memory or from the journal."""
         found = await self.host.read(self.host.past.find, tenant, task_id)
-        pool = self.host.locations.get((tenant, task_id))
-        if pool is not None:
-            task = pool.tasks.get((tenant, task_id))
-            if task is not None:
-                return task
-        return self.host.past.task_of(found) if found is not None else None
+        live = self._live((tenant, task_id), found)
+        if live is not None or found is None:
+            return live
+        return self.host.past.task_of(found)
+
+    def _live(self, key: TaskKey, stored: StoredTask | None) -> Task | None:
+        """A task that is in memory. While the store takes nothing, what it does not have has not happened yet."""
+        pool = self.host.locations.get(key)
+        task = pool.tasks.get(key) if pool is not None else None
+        if task is None or task.volatile or self.host.committer.held is None:
+            return task
+        if stored is None or (stored.outcome is None and task.state >= FIRST_TERMINAL):
+            return None
+        return task
 
     async def list_tasks(self, query: TaskQuery) -> list[Task]:
         """Tasks of the journal, latest first; open ones as they stand now."""
         stored: list[StoredTask] = await self.host.read(self.host.past.list_tasks, query)
         tasks = []
         for one in stored:
-            key = (one.task.tenant, one.task.task_id)
-            pool = self.host.locations.get(key)
-            live = pool.tasks.get(key) if pool is not None else None
+            live = self._live((one.task.tenant, one.task.task_id), one)
             tasks.append(live if live is not None else self.host.past.task_of(one))
         return tasks
 
-    def preview(self, task: Task, selector: Selector) -> tuple[Pool, list[Any], dict[str, int], Instance | None, int]:
-        """Where a task would go, by the code that would send it: pool, candidates, drop counts, choice, seed."""
-        pool = self.host.pool(self.level_1(task, selector))
+    def preview(self, task: Task, selector: Selector) -> tuple[Pool, list[Any], dict[str, int], Verdict]:
+        """Where a task would go, by the code that would send it: pool, candidates, drop counts, choice."""
+        pool = self.host.look_at(self.level_1(task, selector))
         now = self.host.clock.now_ms()
-        rows, dropped = pool.router.explain(task.requirement, (), pool.fleet.baseline_ms, now)
-        seed = pool.seed
-        verdict = pool.router.pick(task.requirement, (), task.cost, seed)
-        return pool, rows, dropped, verdict.chosen, seed
+        rows, dropped = pool.router.explain(task.requirement, task.excluded, pool.fleet.baseline_ms, now)
+        return pool, rows, dropped, pool.router.pick(task.requirement, task.excluded, task.cost, pool.seed)
 
     # -- agents -------------------------------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ class SqliteJournal:
             raise
 
     def close(self) -> None:
-        """See `Journal.close`. Once closed it stays closed."""
+        """See `Journal.close`."""
         with self._reading:
             for connection in (self._reader, self._writer):
                 if connection is not None:
@@ -149,6 +149,9 @@ class SqliteJournal:
 
     def _recall(self, db: sqlite3.Connection) -> None:
         """Reads what is kept in memory: the index above its mark, and which tasks are open."""
+        self._broken = None
+        self._index = KeyIndex()
+        self._open = set()
         mark = int(_counter(db, "indexed"))
         stored = db.execute("select rows from open_tasks").fetchone()
         if stored is not None:

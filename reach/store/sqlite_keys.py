@@ -124,6 +124,8 @@ class KeyIndex:
                 del bucket[key]
             elif isinstance(rows, list) and row in rows:
                 rows.remove(row)
+                if not rows:
+                    del bucket[key]
 
     def _bucket(self, key: bytes) -> dict[bytes, int | list[int]]:
         return self._buckets[key[0] * len(self._buckets) >> 8]

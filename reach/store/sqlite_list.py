@@ -1,7 +1,8 @@
 """Listing tasks by filter, without an index for each filter.
 
 An index costs every task; a list is rare. So a session and a root are found by their hashes, open tasks by the set the
-writer keeps, and all else by walking down the tasks, latest first, as far as needed. The walk goes in slices that are
+writer keeps, those that did not succeed by an index that successes do not pay for, and all else by walking down the
+tasks, latest first, as far as needed. The walk goes in slices that are
 each a transaction of a few milliseconds: it reads about a million rows a second, and neither holds back the cleaning of
 the write-ahead log nor needs the interpreter's lock meanwhile. A task that changes between two slices is told as the
 slice found it; one that is accepted meanwhile may be missing.
@@ -21,6 +22,7 @@ from reach.store.sqlite_rows import LARGEST, read_tasks
 
 SLICE: Final = 4_096
 """Row numbers walked per transaction."""
+LAST_ROW: Final = (1 << 63) - 1
 
 Reading = Callable[[], AbstractContextManager[sqlite3.Connection]]
 """Opens a read transaction."""
@@ -29,10 +31,9 @@ Reading = Callable[[], AbstractContextManager[sqlite3.Connection]]
 def list_tasks(reading: Reading, query: TaskQuery, known: set[int] | None) -> list[StoredTask]:
     """Tasks that match, latest first; `known` are the only rows that can match, None if any can."""
     where, values = _conditions(query)
-    before = storable_value(query.before_row)
+    below = storable_value(query.before_row) or LAST_ROW
     found: list[StoredTask] = []
-    spans = _walk(reading, before) if known is None else _chunks(known, before)
-    for span, bounds in spans:
+    for span, bounds in _spans(reading, query, known, below):
         wanted = query.limit - len(found)
         if wanted <= 0:
             break
@@ -46,9 +47,20 @@ def list_tasks(reading: Reading, query: TaskQuery, known: set[int] | None) -> li
     return found
 
 
-def _walk(reading: Reading, before: int) -> Iterator[tuple[str, list[int]]]:
-    """Spans of row numbers, downwards; holes are jumped over."""
-    below = before or (1 << 63) - 1
+Span = tuple[str, list[int]]
+"""A condition on `t.row`, and its values. The spans of a list lie below one another."""
+
+
+def _spans(reading: Reading, query: TaskQuery, known: set[int] | None, below: int) -> Iterator[Span]:
+    if known is not None:
+        return _chunks(sorted((row for row in known if row < below), reverse=True))
+    if query.states and all(state > TaskState.SUCCEEDED for state in query.states):
+        return _ended(reading, [int(state) for state in query.states], below)
+    return _walk(reading, below)
+
+
+def _walk(reading: Reading, below: int) -> Iterator[Span]:
+    """All rows, downwards; holes are jumped over."""
     while True:
         with reading() as db:
             (top,) = db.execute("select max(row) from task where row < ?", (below,)).fetchone()
@@ -58,9 +70,23 @@ def _walk(reading: Reading, before: int) -> Iterator[tuple[str, list[int]]]:
         yield "t.row between ? and ?", [below, top]
 
 
-def _chunks(known: set[int], before: int) -> Iterator[tuple[str, list[int]]]:
-    """The known rows, downwards, some at a time."""
-    rows = sorted((row for row in known if row < before) if before else known, reverse=True)
+def _ended(reading: Reading, states: list[int], below: int) -> Iterator[Span]:
+    """The rows that ended in one of the states, which are not success, downwards."""
+    text = (
+        "select row from outcome indexed by outcome_by_state"
+        f" where state <> 5 and state in ({', '.join('?' * len(states))}) and row < ? order by row desc limit ?"
+    )
+    while True:
+        with reading() as db:
+            rows = [row for (row,) in db.execute(text, [*states, below, SLICE])]
+        if not rows:
+            return
+        below = rows[-1]
+        yield from _chunks(rows)
+
+
+def _chunks(rows: list[int]) -> Iterator[Span]:
+    """These rows, some at a time."""
     for start in range(0, len(rows), LARGEST):
         some = rows[start : start + LARGEST]
         some += [some[-1]] * (LARGEST - len(some))

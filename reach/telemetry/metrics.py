@@ -99,7 +99,7 @@ class Capped:
 
     def of(self, label: str) -> Histogram:
         """The histogram of a label."""
-        found = self.values.get(label)
+        found = self.values.get(label or "none")
         if found is not None:
             return found
         # What a scraper cannot read, or a short text that stands for many, must not become a series.

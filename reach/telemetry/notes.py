@@ -41,8 +41,9 @@ class TelemetryNotes:
         outcome = task.outcome
         assert outcome is not None
         name = _OUTCOMES[outcome.state]
-        self.metrics.delivered(name)
-        self.metrics.finished(task.requirement.capability, outcome.queued_ms + outcome.ran_ms)
+        metrics = self.metrics
+        metrics.deliveries[name] += 1
+        metrics.durations.of(task.requirement.capability).observe((outcome.queued_ms + outcome.ran_ms) / 1_000)
         if outcome.transfers:
             self.metrics.transferred()
         if task.trace:

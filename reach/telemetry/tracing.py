@@ -155,6 +155,11 @@ class Tracing:
         self._roots: dict[str, None] = {}
         self._lock = threading.Lock()
 
+    @property
+    def records(self) -> bool:
+        """Whether there is somewhere to send spans; if not, nothing is sampled."""
+        return self._tracer is not None
+
     def accept(self, traceparent: str | None) -> TraceContext:
         """The context of a call: what the caller sent, or a new root."""
         if traceparent:

@@ -101,6 +101,17 @@ def fill_delta(message: event_pb2.Delta, delta: Delta) -> None:
     fill_payload(message.payload, delta.media_type, delta.content)
 
 
+def fill_complete(message: event_pb2.TaskEvent, task: Task, outcome: Outcome) -> None:
+    """Writes the last event of a task: what most readers hear and nothing else."""
+    message.task_id = task.task_id
+    message.sequence = outcome.sequence
+    message.attempt = outcome.attempts
+    time = message.time
+    time.seconds, rest = divmod(outcome.ended_wall_ms, 1_000)
+    time.nanos = rest * 1_000_000
+    fill_result(message.complete, task, outcome)
+
+
 def fill_event(message: event_pb2.TaskEvent, task: Task, event: tuple[int, int, int, int, Any]) -> None:
     """Writes one event of a task."""
     sequence, attempt, wall_ms, kind, data = event

@@ -107,12 +107,10 @@ def nobody() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-@pytest.mark.parametrize(
-    "command", [("agents", "list"), ("tasks", "show", "t"), ("cancel", "t"), ("version", "--server")]
-)
-def test_no_server_is_3_and_says_what_to_do(reach: Command, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("command", ["agents list", "tasks show t", "cancel t", "version --server"])
+def test_no_server_is_3_and_says_what_to_do(reach: Command, command: str) -> None:
     address = nobody()
-    ran = reach(*command, "--addr", address)
+    ran = reach(*command.split(), "--addr", address)
     assert ran.code == Exit.UNREACHABLE
     assert f"cannot reach Agent-Reach at {address}" in ran.err
     assert "`reach serve` starts a server" in ran.err
@@ -172,6 +170,11 @@ def test_options_may_stand_before_and_behind(monkeypatch: pytest.MonkeyPatch, re
     reach("agents", "list")
     assert [one.address for one in seen] == ["a:1"] * 4
     assert [one.json for one in seen] == [True, True, False, False]
+
+
+def test_agent_reads_as_well_as_agents(reach: Command) -> None:
+    assert reach("agent", "echo", "--help").code == Exit.OK
+    assert "\n  agent " not in reach("--help").out
 
 
 def test_version(reach: Command) -> None:

@@ -102,7 +102,7 @@ def test_terminals_get_no_escape_sequences_of_agents() -> None:
 def test_a_table_on_a_terminal_has_no_escape_sequences_of_agents() -> None:
     code = f"from reach.cli.terminal import write_table; write_table(('A',), [({EVIL!a},)])"
     row = on_a_terminal(code).splitlines()[1]
-    assert row.rstrip() == "a[31mb]0;titlec31mde fgh"
+    assert row.rstrip() == "a[31mb]0;titlec31mdefgh"
 
 
 def test_other_encodings(capfd: pytest.CaptureFixture[str]) -> None:

@@ -380,6 +380,10 @@ def test_list_by_each_part_of_the_query(journal):
         (TaskQuery(""), [6, 5, 4, 3, 2, 1]),
         (TaskQuery("acme", states=(SUCCEEDED,)), [2]),
         (TaskQuery("acme", states=(SUCCEEDED, FAILED)), [4, 2]),
+        (TaskQuery("acme", states=(FAILED,)), [4]),
+        (TaskQuery("acme", states=(FAILED, 9)), [4]),
+        (TaskQuery("acme", states=(FAILED,), before_row=4), []),
+        (TaskQuery("globex", states=(FAILED,)), []),
         (TaskQuery("acme", states=(PENDING,)), [6, 3, 1]),
         (TaskQuery("acme", states=(PENDING, FAILED)), [6, 4, 3, 1]),
         (TaskQuery("acme", states=(3,)), []),
@@ -408,15 +412,29 @@ def test_pages_of_a_list_make_the_list(journal):
     """Also over a hole in the numbers, and where most tasks do not match."""
     batch = [task(number * (1 if number < 300 else 1_000), tenant=f"t{number % 7}") for number in range(1, 600)]
     journal.commit(writes(tasks=batch))
-    whole = rows(journal.list_tasks(TaskQuery("t3", limit=1_000)))
-    assert whole == [item.row for item in reversed(batch) if item.tenant == "t3"]
-    pages = []
-    before = 0
-    while page := journal.list_tasks(TaskQuery("t3", before_row=before, limit=10)):
-        assert len(page) <= 10
-        pages += rows(page)
-        before = page[-1].task.row
-    assert pages == whole
+    journal.commit(writes(outcomes=[outcome(item.row, 5 + item.row % 5) for item in batch if item.row % 3]))
+    for query in (
+        TaskQuery("t3"),
+        TaskQuery("t3", states=(PENDING,)),
+        TaskQuery("", states=(9,)),
+        TaskQuery("t3", states=(6, 7, 8)),
+        TaskQuery("t3", states=(5, 9)),
+    ):
+        whole = rows(journal.list_tasks(query._replace(limit=1_000)))
+        assert len(whole) > 10
+        assert whole == [
+            item.row
+            for item in reversed(batch)
+            if query.tenant in ("", item.tenant)
+            and (not query.states or (5 + item.row % 5 if item.row % 3 else PENDING) in query.states)
+        ]
+        pages = []
+        before = 0
+        while page := journal.list_tasks(query._replace(before_row=before, limit=10)):
+            assert len(page) <= 10
+            pages += rows(page)
+            before = page[-1].task.row
+        assert pages == whole
 
 
 def test_a_list_reaches_down_over_any_number_of_rows(journal):
@@ -609,7 +627,7 @@ class Machine(RuleBasedStateMachine):
     def lists(self, data):
         query = TaskQuery(
             tenant=data.draw(st.sampled_from(["", "acme", "globex"])),
-            states=data.draw(st.sampled_from([(), (1,), (5,), (1, 6, 7), (2,)])),
+            states=data.draw(st.sampled_from([(), (1,), (5,), (6, 7, 8, 9), (1, 6, 7), (2,)])),
             session=data.draw(st.sampled_from(["", "", "s1", "s2"])),
             agent_type=data.draw(st.sampled_from(["", "", "summarizer", "none"])),
             root_task_id=data.draw(st.sampled_from(["", "", "r1", "id-1"])),

@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agentreach.v1 import ops_pb2, task_pb2
+from agentreach.v1 import dispatch_pb2, ops_pb2, result_pb2, task_pb2
 from reach import Agent, Client
 from tests.e2e.agents.worker import text_of
 from tests.e2e.plain import DEADLINE, Plain, refused, spec, timeouts
@@ -90,6 +90,43 @@ def test_DLV13_CLU3_work_that_lasts_longer_is_handed_to_the_next_server(hasty, t
         assert (streamed.state, streamed.attempts) == (SUCCEEDED, 1)
         assert streamed.output.text == text_of("streamed", 900)
         assert [len(lines) for lines in begins(log).values()] == [1, 1]
+
+
+def test_A5_calls_that_wait_end_with_their_own_answer(server, plain, start_agents, log):
+    """Ten calls wait 1 s for a task of 3 s; SIGTERM meanwhile: each hears that its own time is over."""
+    start_agents(1)
+    plain.dispatch(spec("sleep", {"seconds": 3}, "task", timeouts=LONG))
+    eventually(lambda: begins(log), "it runs")
+    request = dispatch_pb2.WaitForResultRequest(task_id="task", timeout={"seconds": 1})
+    waiting = [plain.dispatching.WaitForResult.future(request, timeout=DEADLINE) for _ in range(10)]
+    time.sleep(0.3)
+    server.terminate()
+    for one in waiting:
+        with refused("WAIT_EXPIRED", grpc.StatusCode.DEADLINE_EXCEEDED):
+            one.result()
+    assert server.wait(DEADLINE) == 0
+
+
+def test_A5_calls_that_wait_longer_are_told_to_come_again(hasty, tmp_path):
+    """What outlasts the drain ends as UNAVAILABLE: asking again is safe and right."""
+    log = tmp_path / "agents.log"
+    with Plain(hasty.address) as plain, AgentProcess(hasty.address, log):
+        eventually(plain.free, "the agent takes work")
+        plain.dispatch(spec("sleep", {"seconds": 60}, "task", timeouts=LONG))
+        eventually(lambda: begins(log), "it runs")
+        wait = dispatch_pb2.WaitForResultRequest(task_id="task")
+        again = dispatch_pb2.DispatchRequest(task=spec("sleep", {"seconds": 60}, "task", timeouts=LONG))
+        again.wait.seconds = 60
+        waits = plain.dispatching.WaitForResult.future(wait, timeout=DEADLINE)
+        dispatches = plain.dispatching.Dispatch.future(again, timeout=DEADLINE)
+        streams = plain.results.StreamResult(result_pb2.StreamResultRequest(task_id="task"), timeout=DEADLINE)
+        runs = plain.dispatching.Run(dispatch_pb2.RunRequest(task=again.task), timeout=DEADLINE)
+        time.sleep(0.3)
+        hasty.terminate()
+        for call in (waits.result, dispatches.result, lambda: list(streams), lambda: list(runs)):
+            with refused("SHUTTING_DOWN", grpc.StatusCode.UNAVAILABLE):
+                call()
+        assert hasty.wait(DEADLINE) == 0
 
 
 async def test_DLV13_a_reader_is_handed_over_too(hasty, tmp_path):

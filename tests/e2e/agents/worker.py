@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from reach import Agent, Delta, Task
+from reach import Agent, Delta, Task, Tls
 
 
 def main() -> None:
@@ -28,6 +28,8 @@ def main() -> None:
     parser.add_argument("--instance")
     parser.add_argument("--heartbeat", type=float, default=5.0)
     parser.add_argument("--slots", type=int, default=16)
+    for name in ("--ca", "--cert", "--key"):
+        parser.add_argument(name)
     given = parser.parse_args()
     agent = Agent(
         given.agent,
@@ -36,6 +38,7 @@ def main() -> None:
         instance_id=given.instance,
         heartbeat_interval=given.heartbeat,
         max_concurrency=given.slots,
+        tls=Tls(given.ca, given.cert, given.key) if given.ca else None,
     )
     log = Log(given.log)
     for name, handler in (("echo", echo), ("sleep", sleep), ("report", report), ("block", block)):
@@ -145,14 +148,15 @@ def text_of(task_id: str, count: int) -> str:
 
 
 async def replace(task: Task) -> AsyncIterator[Delta]:
-    """REPLACE deltas of `size` characters as fast as they are taken, for `seconds`."""
+    """REPLACE deltas of `size` characters for `seconds`, as fast as they are taken, or with a `pause` between them.
+    Each begins with its number and the time it was made."""
     asked = task.data
     end, number = time.monotonic() + asked["seconds"], 0
     while time.monotonic() < end:
         number += 1
-        yield Delta(data=f"{number:08d}".ljust(asked["size"], "x"), mode="replace")
+        yield Delta(data=f"{number} {time.time()} ".ljust(asked["size"], "x"), mode="replace")
         await asyncio.sleep(asked.get("pause", 0))
-    yield Delta(data=f"last {number}", mode="replace")
+    yield Delta(data=f"{number + 1} {time.time()} last", mode="replace")
 
 
 if __name__ == "__main__":
