@@ -29,6 +29,7 @@ from reach.rpc.server import GrpcServer, Listen
 from reach.rpc.services import Services
 from reach.runtime.clock import Clock
 from reach.runtime.host import Host, Settings
+from reach.runtime.loading import restore
 from reach.runtime.reach_api import Reach
 from reach.store.base import Journal, KeyStore, StoreError, StoreLocked
 from reach.store.keys import SqliteKeyStore
@@ -95,7 +96,7 @@ class Node:
         self.host = Host(journal, ProtoCodec(reader), notes, Clock(), self._settings(), _store_broken)
         self._stack.push_async_callback(self.host.stop)
         loaded = await asyncio.to_thread(journal.load)
-        restored = self.host.restore(loaded)
+        restored = restore(self.host, loaded)
         self.reach = Reach(self.host, self.node_id, strict=config.registry.strict)
         self._sources()
         services = Services(self.reach, reader, tracing, self.metrics)

@@ -8,6 +8,7 @@ import pkgutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf import descriptor_pb2
@@ -25,9 +26,13 @@ FieldType = descriptor_pb2.FieldDescriptorProto.Type
 
 def files() -> list[FileDescriptor]:
     """All files of agentreach.v1, by name."""
+    return sorted((module.DESCRIPTOR for module in modules()), key=lambda file: str(file.name))
+
+
+def modules() -> list[ModuleType]:
+    """The generated modules with messages."""
     names = [module.name for module in pkgutil.iter_modules(agentreach.v1.__path__) if module.name.endswith("_pb2")]
-    modules = [importlib.import_module(f"agentreach.v1.{name}") for name in names]
-    return sorted((module.DESCRIPTOR for module in modules), key=lambda file: str(file.name))
+    return [importlib.import_module(f"agentreach.v1.{name}") for name in names]
 
 
 def messages() -> Iterator["Descriptor"]:

@@ -85,7 +85,7 @@ class AttachLink:
 
     def acknowledge(self, tenant: str, task_id: str, attempt: int) -> None:
         """See AgentLink."""
-        key = self._out.room(48).acknowledgements.add(task_id=task_id, attempt=attempt)
+        key = self._out.later(48).acknowledgements.add(task_id=task_id, attempt=attempt)
         if tenant != self.tenant:
             key.tenant = tenant
 
@@ -103,7 +103,7 @@ class AttachLink:
 
     def credit(self, tenant: str, task_id: str, attempt: int, count: int) -> None:
         """See AgentLink."""
-        self._out.room(48).credits.add(link=self.number, key=self._key(tenant, task_id, attempt), bytes=count)
+        self._out.later(48).credits.add(link=self.number, key=self._key(tenant, task_id, attempt), bytes=count)
 
     def welcome(self, effect: Welcome) -> None:
         """See AgentLink."""

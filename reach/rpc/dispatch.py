@@ -59,11 +59,9 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         self._reach.submit(task, selector, reader)
         try:
             if wait_ms:
-                try:
-                    async with asyncio.timeout(wait_ms / 1_000):
-                        await sink.outcome
-                except TimeoutError:
-                    pass  # the task goes on; the answer says where it stands
+                # Not a timeout around the future, which would cancel it. If it is not done by then the task goes on,
+                # and the answer says where it stands.
+                await asyncio.wait({sink.outcome}, timeout=wait_ms / 1_000)
             state = await sink.acceptance
         finally:
             if not sink.outcome.done():

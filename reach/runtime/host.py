@@ -19,16 +19,14 @@ from reach.core.model import Fault, PoolKey, Task, TaskKey
 from reach.core.policies import BALANCED, Policy
 from reach.core.pool import Pool, RowNumbers
 from reach.core.queue import WaitQueue
-from reach.core.restore import restore_instance, restore_pin, restore_task
 from reach.core.routing import Router
-from reach.core.rows import AttemptRow
 from reach.core.session import Pins
 from reach.core.stream import Reader
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
 from reach.runtime.past import Past
 from reach.runtime.shard import SHARDS, Shard
-from reach.store.base import Journal, Loaded, StoreError
+from reach.store.base import Journal, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -179,8 +177,7 @@ class Host:
         for shard in self.shards.values():
             shard.wake(turn)
         self.committer.submit(turn)
-        for shard in self.shards.values():
-            self._arm(shard.next_wake_ms())
+        self.arm_all()
 
     # -- sends --------------------------------------------------------------------------------------------------------
 
@@ -320,42 +317,17 @@ class Host:
                 self.locations[task.key] = target
                 self.post(target, Arrived(task))
 
-    # -- loading ------------------------------------------------------------------------------------------------------
+    # -- loading and reading ------------------------------------------------------------------------------------------
 
-    def restore(self, loaded: Loaded) -> int:
-        """Brings back what the journal holds; returns how many tasks go on."""
-        turn = fx.Turn(self.clock.now_ms(), self.clock.wall_ms())
-        self._rows = RowNumbers(loaded.next_row)
-        self._revision = loaded.next_revision
-        for agent in loaded.agents:
-            key = PoolKey(agent.tenant, agent.agent_type)
-            joining = self.codec.joining_of(agent.registration, agent.boot_id)
-            joining.instance_id = agent.instance_id
-            restore_instance(self.pool(key), agent, joining, turn)
-            self.directory.add(key, agent.instance_id, joining.profile)
-        for pin in loaded.pins:
-            restore_pin(self.pool(PoolKey(pin.pool_tenant, pin.agent_type)), pin, turn)
-        for stored in loaded.tasks:
-            row = stored.task
-            task = self.codec.task_of(row.tenant, row.spec)
-            task.row, task.accepted_wall_ms, task.reserved = row.row, row.accepted_wall_ms, stored.reserved
-            task.effect_granted, task.checkpoint = stored.effect_granted, stored.checkpoint
-            attempts = list(stored.attempts)
-            if row.attempt:
-                first = AttemptRow(row.row, row.shard, row.attempt, row.instance_id, row.agent_id, row.generation,
-                                   row.accepted_wall_ms, row.reserved)  # fmt: skip
-                attempts.insert(0, first)
-            key = PoolKey(row.pool_tenant, row.agent_type)
-            if row.agent_type == UNRESOLVED:
-                found = self.directory.pools_of(row.tenant, self.codec.selector_of(row.spec))
-                key = found[0] if found else key
-            pool = self.pool(key)
-            self.locations[task.key] = pool
-            restore_task(pool, task, attempts, stored.failures, turn)
-        self.committer.submit(turn)
+    def begin(self, next_row: int, next_revision: int) -> None:
+        """Numbers go on behind all that were ever used. To be called before the first pool is made."""
+        self._rows = RowNumbers(next_row)
+        self._revision = next_revision
+
+    def arm_all(self) -> None:
+        """Looks at the timers of all shards anew."""
         for shard in self.shards.values():
             self._arm(shard.next_wake_ms())
-        return len(loaded.tasks)
 
     async def read(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Runs a read of the journal in its thread, after all that memory says now is durable; while the store takes

@@ -10,7 +10,6 @@ lists in `sqlite_list`.
 
 from __future__ import annotations
 
-import gc
 import os
 import sqlite3
 import struct
@@ -178,9 +177,13 @@ class SqliteJournal:
         except (UnicodeEncodeError, OverflowError):
             # Something that SQLite cannot keep, in one row: it must not keep the others out for ever.
             done = self._transact(partial(self._write, storable(writes)))
-        self._index.apply(done.added, done.indexed)
-        self._open.update([task.row for task in done.tasks])
-        self._open.difference_update([outcome.row for outcome in done.outcomes])
+        try:
+            self._index.apply(done.added, done.indexed)
+            self._open.update([task.row for task in done.tasks])
+            self._open.difference_update([outcome.row for outcome in done.outcomes])
+        except BaseException:
+            self._broken = StoreBroken("what is in memory is no longer what is on disk")
+            raise
         return done.taken
 
     def _write(self, writes: Writes, db: sqlite3.Connection) -> _Done:
@@ -313,7 +316,7 @@ class SqliteJournal:
     def load(self) -> Loaded:
         """See `Journal.load`. Ended tasks cost nothing, but for the latest: what was open at the mark is known."""
         rows = self._open.copy()
-        with self._read() as db, _no_collection():
+        with self._read() as db, sql.no_collection():
             tasks = [found for found in sql.read_tasks(db, list(rows)) if found.outcome is None]
             self._open.difference_update(rows.difference([found.task.row for found in tasks]))
             tables = ("task", "outcome", "attempt", "failure", "reserve", "effect", "checkpoint")
@@ -373,18 +376,6 @@ class SqliteJournal:
                     db.execute("commit")
             except sqlite3.Error as error:
                 raise translated(error, f"{self._path} cannot be read", otherwise=StoreUnavailable) from error
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """While many objects are made that stay, looking for garbage among them takes as long as making them."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _counter(db: sqlite3.Connection, name: str) -> int:

@@ -18,6 +18,7 @@ _LATER: Final = frozenset(
     {
         sqlite3.SQLITE_BUSY,
         sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_PROTOCOL,
         # No file descriptor left, or the folder is gone for a while.
         sqlite3.SQLITE_CANTOPEN,
         sqlite3.SQLITE_INTERRUPT,

@@ -8,9 +8,11 @@ compiled form is found in the cache; a batch in between is filled up with rows o
 
 from __future__ import annotations
 
+import gc
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -198,6 +200,18 @@ def flat(rows: Iterable[Sequence[Any]]) -> list[Any]:
     for row in rows:
         values += row
     return values
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """While many objects are made that stay, looking for garbage among them takes as long as making them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def read_tasks(db: sqlite3.Connection, rows: list[int]) -> list[StoredTask]:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 START_SECONDS = 20.0
 STOP_SECONDS = 35.0
@@ -63,7 +64,7 @@ class LocalServer:
         where = ["--data", str(self.folder), "--port", str(self.port), "--admin-port", str(self.admin_port)]
         return [sys.executable, "-m", "reach.cli", "serve", *where, *self._arguments]
 
-    def start(self) -> LocalServer:
+    def start(self) -> Self:
         """Starts it, on the same ports as before if it ran before, and waits until it serves.
 
         Raises:
@@ -71,8 +72,9 @@ class LocalServer:
         """
         with self._log.open("ab") as log:
             seen = log.tell()
+            environment = {**os.environ, **self._environment}
             self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **self._environment}
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
@@ -121,7 +123,7 @@ class LocalServer:
         """What it has logged so far."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
-    def __enter__(self) -> LocalServer:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(

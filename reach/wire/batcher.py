@@ -17,7 +17,13 @@ ITEM_OVERHEAD = 64
 QUEUE_BYTES = 64 << 20
 """A peer that leaves more than this unread is cut off."""
 
+ITEMS = 1_000
+"""Items of a frame: beyond this a frame is split, so that the peer can begin while the rest is on its way."""
+LATER_SECONDS = 0.01
+"""How long an item may wait for company that nobody waits for."""
+
 F = TypeVar("F")
+
 
 class Batcher(Generic[F]):
     """Frames for one stream, filled by many and taken by one.
@@ -27,7 +33,20 @@ class Batcher(Generic[F]):
         limit: Bytes of a frame.
     """
 
-    __slots__ = ("_frame", "_full", "_limit", "_new_frame", "_queued", "_size", "_wake", "closed", "overrun")
+    __slots__ = (
+        "_due",
+        "_frame",
+        "_full",
+        "_items",
+        "_limit",
+        "_new_frame",
+        "_queued",
+        "_size",
+        "_timer",
+        "_wake",
+        "closed",
+        "overrun",
+    )
 
     def __init__(self, new_frame: Callable[[], F], limit: int = FRAME_BYTES) -> None:
         self._new_frame = new_frame
@@ -35,8 +54,12 @@ class Batcher(Generic[F]):
         self._full: deque[tuple[F, int]] = deque()
         self._frame = new_frame()
         self._size = 0
+        self._items = 0
         self._queued = 0
         self._wake = asyncio.Event()
+        self._due = False
+        """Somebody waits for what is in the frame."""
+        self._timer: asyncio.TimerHandle | None = None
         self.closed = False
         self.overrun = False
         """The peer left more than QUEUE_BYTES unread. Nothing more is taken, and the stream has to end; but what is
@@ -44,34 +67,59 @@ class Batcher(Generic[F]):
 
     def room(self, size: int = 0) -> F:
         """The frame to add one item of `size` bytes to. What is added to a closed batcher is dropped."""
+        frame = self._place(size)
+        if not self._due:
+            self._due = True
+            self._wake.set()
+        return frame
+
+    def later(self, size: int = 0) -> F:
+        """As `room`, for items that nobody waits for: they go with the next frame, or alone after LATER_SECONDS.
+
+        Each frame wakes the peer, which costs more than most of what is in it.
+        """
+        frame = self._place(size)
+        if not self._due and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LATER_SECONDS, self._late)
+        return frame
+
+    def _late(self) -> None:
+        self._timer = None
+        self._due = True
+        self._wake.set()
+
+    def _place(self, size: int) -> F:
         if self.closed:
             return self._new_frame()
         size += ITEM_OVERHEAD
-        if self._size and self._size + size > self._limit:
+        if self._size and (self._size + size > self._limit or self._items >= ITEMS):
             self._full.append((self._frame, self._size))
             self._frame = self._new_frame()
-            self._size = 0
+            self._size = self._items = 0
+            self._wake.set()
         self._size += size
+        self._items += 1
         self._queued += size
         if self._queued > QUEUE_BYTES:
             self.overrun = self.closed = True
-        self._wake.set()
+            self._wake.set()
         return self._frame
 
     async def take(self) -> F | None:
-        """The next frame, once there is something in it; None when the batcher is closed and empty."""
-        while not self._full and not self._size:
+        """The next frame, once there is something to say; None when the batcher is closed and empty."""
+        while not self._full and not (self._size and (self._due or self.closed)):
             if self.closed:
                 return None
+            self._due = False
             self._wake.clear()
             await self._wake.wait()
-            await asyncio.sleep(0)  # let this turn of the loop say all it has to say
         if self._full:
             frame, size = self._full.popleft()
         else:
             frame, size = self._frame, self._size
             self._frame = self._new_frame()
-            self._size = 0
+            self._size = self._items = 0
+            self._due = False
         self._queued -= size
         return frame
 

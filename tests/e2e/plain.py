@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import grpc
+import pytest
 
 from agentreach.v1 import (
     agent_pb2,
@@ -52,20 +53,26 @@ class Plain:
         request = dispatch_pb2.DispatchRequest(task=task)
         if wait:
             request.wait.FromMilliseconds(int(wait * 1_000))
-        return self.call(self.dispatching.Dispatch, request, **options)
+        answer: dispatch_pb2.DispatchResponse = self.call(self.dispatching.Dispatch, request, **options)
+        return answer
 
     def get(self, task_id: str, **options: Any) -> task_pb2.Task:
         """One task."""
-        return self.call(self.dispatching.GetTask, dispatch_pb2.GetTaskRequest(task_id=task_id), **options).task
+        request = dispatch_pb2.GetTaskRequest(task_id=task_id)
+        answer: dispatch_pb2.GetTaskResponse = self.call(self.dispatching.GetTask, request, **options)
+        return answer.task
 
     def result(self, task_id: str, timeout: float = DEADLINE) -> task_pb2.Result:
         """The result, once there is one."""
         request = dispatch_pb2.WaitForResultRequest(task_id=task_id)
-        return self.call(self.dispatching.WaitForResult, request, deadline=timeout).result
+        answer: dispatch_pb2.WaitForResultResponse = self.call(self.dispatching.WaitForResult, request, timeout)
+        return answer.result
 
     def cancel(self, task_id: str) -> dispatch_pb2.CancelTaskResponse:
         """Cancels a task."""
-        return self.call(self.dispatching.CancelTask, dispatch_pb2.CancelTaskRequest(task_id=task_id))
+        request = dispatch_pb2.CancelTaskRequest(task_id=task_id)
+        answer: dispatch_pb2.CancelTaskResponse = self.call(self.dispatching.CancelTask, request)
+        return answer
 
     def agents(self) -> dict[str, agent_pb2.Agent]:
         """All instances, by id."""
@@ -83,12 +90,14 @@ class Plain:
         self.channel.close()
 
 
-def spec(method: str, payload: Any = "", task_id: str = "", agent_type: str = "worker", **fields: Any) -> Any:
-    """A task."""
-    text = payload if isinstance(payload, str) else json.dumps(payload)
-    return task_pb2.TaskSpec(
-        task_id=task_id, selector={"agent_type": agent_type}, method=method, payload={"text": text}, **fields
-    )
+def spec(
+    method: str, payload: Any = "", task_id: str = "", agent_type: str = "worker", **fields: Any
+) -> task_pb2.TaskSpec:
+    """A task. What is not text is sent as JSON."""
+    made = task_pb2.TaskSpec(task_id=task_id, method=method, **fields)
+    made.selector.agent_type = agent_type
+    made.payload.text = payload if isinstance(payload, str) else json.dumps(payload)
+    return made
 
 
 def timeouts(**seconds: float) -> task_pb2.Timeouts:
@@ -102,11 +111,8 @@ def timeouts(**seconds: float) -> task_pb2.Timeouts:
 @contextmanager
 def refused(reason: str, code: grpc.StatusCode | None = None) -> Iterator[None]:
     """What is inside must be refused for this reason."""
-    try:
+    with pytest.raises(grpc.RpcError) as refusal:
         yield
-    except grpc.RpcError as failure:
-        error = error_from_rpc(failure)
-        assert error.reason.name == reason, f"{failure.code()}: {failure.details()}"
-        assert code is None or failure.code() is code
-    else:
-        raise AssertionError(f"it was not refused ({reason} was expected)")
+    failure: Any = refusal.value
+    assert error_from_rpc(failure).reason.name == reason, f"{failure.code()}: {failure.details()}"
+    assert code is None or failure.code() is code

@@ -175,3 +175,8 @@ def eventually(condition: Callable[[], Any], what: str, seconds: float = PATIENC
             return value
         assert time.monotonic() < end, f"not within {seconds} s: {what}"
         time.sleep(every)
+
+
+def tell(text: object) -> None:
+    """What was measured, for those who run the tests with -s, and a seed, for those who see them fail."""
+    sys.stdout.write(f"{text}\n")

@@ -12,7 +12,7 @@ import pytest
 
 from agentreach.v1 import agent_pb2, dispatch_pb2, heartbeat_pb2, registry_pb2, result_pb2, task_pb2
 from tests.e2e.plain import DEADLINE, Plain, refused, spec, timeouts
-from tests.e2e.processes import begins, eventually, read_log
+from tests.e2e.processes import begins, eventually, read_log, tell
 
 pytestmark = pytest.mark.e2e
 
@@ -68,7 +68,7 @@ def test_HLT6_F2_work_of_a_killed_agent_runs_elsewhere_within_100_ms(server, pla
         (fresh,) = start_agents(1)
         agents[fresh.instance()] = fresh
     for what, values in (("kill to retrying", noticed), ("retrying to started", told), ("kill to begun", moved)):
-        print(f"{what}: median {statistics.median(values):.1f} ms, worst {max(values):.1f} ms")
+        tell(f"{what}: median {statistics.median(values):.1f} ms, worst {max(values):.1f} ms")
     assert statistics.median(told) <= FAILOVER_MS
     assert statistics.median(moved) <= FAILOVER_MS + NOISE_MS
 
@@ -83,7 +83,7 @@ def test_P5_F4_frozen_agent_is_out_of_routing_and_comes_back(server, plain, star
     frozen.signal(signal.SIGSTOP)
     agent = eventually(lambda: (found := plain.agents()[name]).blocked_by and found, "it is out of routing")
     out_after = time.monotonic() - stopped_at
-    print(f"out of routing after {out_after:.2f} s, {agent.blocked_by}")
+    tell(f"out of routing after {out_after:.2f} s, {agent.blocked_by}")
     assert agent.blocked_by == "unhealthy"
     assert agent.health == agent_pb2.HEALTH_UNHEALTHY
     assert out_after <= 3 * heartbeat + 1
@@ -142,7 +142,7 @@ def test_B5_REG2_restart_with_the_same_instance_id_replaces_only_that_one(server
     (new,) = start_agents(1, "--instance", "x-1", wait=False)
     again = eventually(lambda: begins(log)["moves"][1:], "it runs again")
     up = next(line for line in read_log(log, "up") if line["pid"] == new.pid)
-    print(f"redelivered {again[0]['at'] - up['at']:.3f} s after the new process was up")
+    tell(f"redelivered {again[0]['at'] - up['at']:.3f} s after the new process was up")
     assert again[0]["at"] - up["at"] <= 2
     assert again[0]["attempt"] == 2
     rows = plain.agents()
@@ -158,7 +158,7 @@ def test_B5_REG2_restart_with_the_same_instance_id_replaces_only_that_one(server
         )
         plain.call(plain.registry.Register, registry_pb2.RegisterRequest(registration=registration))
     with refused("STALE_GENERATION", grpc.StatusCode.FAILED_PRECONDITION):
-        report = result_pb2.ReportResultRequest(reporter={"instance_id": "x-1", "boot_id": old_boot})
+        report = result_pb2.ReportResultRequest(reporter=result_pb2.Reporter(instance_id="x-1", boot_id=old_boot))
         report.result.key.task_id, report.result.key.attempt = "moves", 1
         report.result.output.text = "late"
         plain.call(plain.results.ReportResult, report)

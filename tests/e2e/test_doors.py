@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -117,12 +117,10 @@ def test_GOV2_mtls(tmp_path, files):
         for refused_pair in ((), foreign, expired):
             is_cut_off(server.address, credentials(files.ca, *refused_pair))
         is_cut_off(server.address, None)
-        with Plain(server.address, credentials=credentials(files.ca, *unnamed)) as nobody:
-            with refused("UNAUTHENTICATED", grpc.StatusCode.UNAUTHENTICATED):
-                nobody.dispatch(spec("echo", "x"))
-        with Plain(server.address, credentials=credentials(files.ca, *fleet)) as agent:
-            with refused("PERMISSION_DENIED", grpc.StatusCode.PERMISSION_DENIED):
-                agent.dispatch(spec("echo", "x"))
+        with Plain(server.address, credentials=credentials(files.ca, *unnamed)) as nobody, refused("UNAUTHENTICATED"):
+            nobody.dispatch(spec("echo", "x"))
+        with Plain(server.address, credentials=credentials(files.ca, *fleet)) as agent, refused("PERMISSION_DENIED"):
+            agent.dispatch(spec("echo", "x"))
         assert not server.tracebacks()
 
 
@@ -155,15 +153,12 @@ async def test_GOV2_api_keys(tmp_path):
                     assert denied.value.reason is Reason.PERMISSION_DENIED
                 # Revoked while its stream is open: the next thing it asks for is refused.
                 plain.call(plain.ops.RevokeKey, ops_pb2.RevokeKeyRequest(key_id=desk_key.key_id))
-                deadline = time.monotonic() + 10
+                await asyncio.sleep(1)
                 with pytest.raises(InvalidRequest) as ended:
-                    while time.monotonic() < deadline:
-                        await client.call("echo", "x", agent_type="worker", timeout=5)
+                    await client.call("echo", "x", agent_type="worker", timeout=5)
                 assert ended.value.reason is Reason.UNAUTHENTICATED
             # A new one counts at once. The agent has noticed nothing of all this.
-            made = plain.call(
-                plain.ops.CreateKey, ops_pb2.CreateKeyRequest(app_id="desk", scopes=["caller"])
-            )
+            made = plain.call(plain.ops.CreateKey, ops_pb2.CreateKeyRequest(app_id="desk", scopes=["caller"]))
             async with Client(server.address, api_key=made.secret) as client:
                 assert await client.call("echo", "again", agent_type="worker") == "again"
             assert agent.running

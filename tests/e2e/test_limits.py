@@ -11,9 +11,10 @@ import grpc
 import pytest
 
 from agentreach.v1 import agent_pb2, result_pb2, task_pb2
+from reach import SyncClient
 from reach.store.keys import SqliteKeyStore
 from tests.e2e.plain import DEADLINE, Plain, refused, spec, timeouts
-from tests.e2e.processes import AgentProcess, Server, begins, eventually, read_log
+from tests.e2e.processes import AgentProcess, Server, begins, eventually, read_log, tell
 from tests.e2e.reading import Text
 
 pytestmark = pytest.mark.e2e
@@ -37,7 +38,7 @@ def test_A15_schedule_to_close_ends_the_task_and_stops_the_agent(server, plain, 
         stopped = eventually(lambda: read_log(log, "stopped", task_id), "the agent stopped")  # noqa: B023 - called at once
         assert stopped[0]["at"] - begins(log)[task_id][0]["at"] < 2
     # By the server's clock, and the median, so that a busy machine does not blur what is required: at most 300 ms.
-    print(f"ended {sorted(took_ms)} ms after they were accepted")
+    tell(f"ended {sorted(took_ms)} ms after they were accepted")
     assert min(took_ms) >= 200
     assert statistics.median(took_ms) <= 300
     time.sleep(1)
@@ -61,7 +62,7 @@ def test_B1_blocked_loop_is_no_dead_agent_but_gets_nothing_new(server, plain, st
     (other,) = agents - {name}
     agent = eventually(lambda: (found := plain.agents()[name]).blocked_by and found, "it is marked", seconds=7)
     (condition,) = agent.conditions
-    print(f"{agent.blocked_by}: {condition.evidence}")
+    tell(f"{agent.blocked_by}: {condition.evidence}")
     assert agent.blocked_by == "stalled"
     assert condition.type == agent_pb2.CONDITION_TYPE_STALLED
     assert "loop stalled" in condition.evidence
@@ -111,7 +112,8 @@ def test_C1_lease_is_extended_by_a_unary_call(server, plain, start_agents, log):
     plain.dispatch(spec("sleep", {"seconds": 4}, "task", timeouts=timeouts(silence=1.5, start_to_close=30)))
     eventually(lambda: begins(log), "it runs")
     boot = plain.agents()[agent.instance()].registration.boot_id
-    request = result_pb2.ExtendLeaseRequest(reporter={"instance_id": agent.instance(), "boot_id": boot})
+    reporter = result_pb2.Reporter(instance_id=agent.instance(), boot_id=boot)
+    request = result_pb2.ExtendLeaseRequest(reporter=reporter)
     request.key.task_id, request.key.attempt = "task", 1
     while plain.get("task").state == task_pb2.TASK_STATE_RUNNING:
         try:
@@ -127,7 +129,7 @@ def test_C1_lease_is_extended_by_a_unary_call(server, plain, start_agents, log):
 
 
 class Cutting:
-    """A way to the server that passes on what the client says, but cuts the connection instead of an answer."""
+    """A way to the server that passes on what the client says, but cuts the connection once instead of an answer."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -175,6 +177,7 @@ class Cutting:
         while data := await reader.read(65_536):
             if cuts and self.cutting.is_set() and b"C2-answer" in data:
                 self.cuts += 1
+                self.cutting.clear()
                 return
             writer.write(data)
             await writer.drain()
@@ -203,10 +206,16 @@ def test_C2_P3_answer_that_was_lost_comes_again(tmp_path):
         with pytest.raises(grpc.RpcError) as lost:
             shaky.dispatch(task)
         assert (lost.value.code(), way.cuts) == (grpc.StatusCode.UNAVAILABLE, 1)
-        way.cutting.clear()
-        again = shaky.dispatch(task, wait=DEADLINE, wait_for_ready=True)
+        with Plain(f"127.0.0.1:{way.port}", ours) as anew:
+            again = anew.dispatch(task, wait=DEADLINE)
         assert (again.deduplicated, again.task_id, again.result.output.text) == (True, "C2-answer", "mine")
         assert len(begins(log)["C2-answer"]) == 1
+        # The SDK does that by itself.
+        way.cutting.set()
+        with SyncClient(f"127.0.0.1:{way.port}", api_key=ours) as client:
+            handle = client.submit("echo", "by the SDK", agent_type="worker", task_id="C2-answer-2")
+            assert (handle.deduplicated, way.cuts, handle.result().text) == (True, 2, "by the SDK")
+        assert len(begins(log)["C2-answer-2"]) == 1
         # Another tenant: neither seen nor in the way.
         with refused("TASK_NOT_FOUND", grpc.StatusCode.NOT_FOUND):
             other.get("C2-answer")

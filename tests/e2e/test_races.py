@@ -13,7 +13,7 @@ from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, result_pb2, result_pb
 from reach import Client, TaskState
 from tests.e2e.agents.worker import text_of
 from tests.e2e.plain import DEADLINE, spec, timeouts
-from tests.e2e.processes import begins
+from tests.e2e.processes import begins, tell
 from tests.e2e.reading import Text
 
 pytestmark = pytest.mark.e2e
@@ -24,7 +24,7 @@ LONG = timeouts(start_to_close=120)
 @pytest.fixture
 def chance():
     seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
-    print(f"SEED={seed}")
+    tell(f"SEED={seed}")
     return random.Random(seed)
 
 
@@ -54,13 +54,13 @@ async def test_C6_cancel_against_completion(server, plain, start_agents, log, ch
     for task_id, states in told.items():
         assert states == {stays[task_id]} == {kept[task_id]}, task_id
     ended = list(kept.values())
-    print({state.name: ended.count(state) for state in set(ended)})
+    tell({state.name: ended.count(state) for state in set(ended)})
     assert set(ended) == {TaskState.SUCCEEDED, TaskState.CANCELLED}, "both happened"
     assert all(len(lines) == 1 for lines in begins(log).values())
 
 
 async def test_D4_last_event_is_seen_and_kept(server, start_agents, chance):
-    """100 times an agent that answers and is done in one step: each reader gets the last event, early, late or after."""
+    """100 times an agent that answers and is done in one step: a reader gets the last event, early, late or after."""
     await asyncio.to_thread(start_agents, 1, "--slots", "64")
     async with grpc.aio.insecure_channel(server.address) as channel:
         dispatching = dispatch_pb2_grpc.DispatchServiceStub(channel)
@@ -78,9 +78,7 @@ async def test_D4_last_event_is_seen_and_kept(server, start_agents, chance):
             count = number % 3  # none: a plain answer; one or two pieces and the end in the same tick
             task = spec("stream", {"count": count, "pause": 0}, task_id) if count else spec("echo", "x", task_id)
             wanted = text_of(task_id, count) if count else "x"
-            running = asyncio.create_task(
-                read(dispatching.Run(dispatch_pb2.RunRequest(task=task), timeout=DEADLINE))
-            )
+            running = asyncio.create_task(read(dispatching.Run(dispatch_pb2.RunRequest(task=task), timeout=DEADLINE)))
             await asyncio.sleep(0)
             await dispatching.Dispatch(dispatch_pb2.DispatchRequest(task=task), timeout=DEADLINE)
             await asyncio.sleep(chance.choice((0, chance.uniform(0, 0.01))))

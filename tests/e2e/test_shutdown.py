@@ -18,7 +18,7 @@ from agentreach.v1 import dispatch_pb2, ops_pb2, result_pb2, task_pb2
 from reach import Agent, Client
 from tests.e2e.agents.worker import text_of
 from tests.e2e.plain import DEADLINE, Plain, refused, spec, timeouts
-from tests.e2e.processes import AgentProcess, Server, begins, eventually, read_log
+from tests.e2e.processes import AgentProcess, Server, begins, eventually, read_log, tell
 from tests.e2e.reading import Text
 
 pytestmark = pytest.mark.e2e
@@ -60,7 +60,7 @@ def test_DLV13_P10_running_work_is_finished_and_nothing_new_is_taken(server, pla
     code, took = server.wait(DEADLINE), time.monotonic() - asked_at
     waiter.join()
     assert (code, waiting[0].state, waiting[0].output.text) == (0, SUCCEEDED, "slept 2")
-    print(f"a server with a task of 2 s ended {took:.1f} s after SIGTERM")
+    tell(f"a server with a task of 2 s ended {took:.1f} s after SIGTERM")
     assert took <= 10
     server.start()
     assert plain.get("runs", wait_for_ready=True).state == SUCCEEDED
@@ -79,7 +79,7 @@ def test_DLV13_CLU3_work_that_lasts_longer_is_handed_to_the_next_server(hasty, t
         asked_at = time.monotonic()
         hasty.terminate()
         code, took = hasty.wait(DEADLINE), time.monotonic() - asked_at
-        print(f"a server with long tasks ended {took:.1f} s after SIGTERM, drain_seconds is 4")
+        tell(f"a server with long tasks ended {took:.1f} s after SIGTERM, drain_seconds is 4")
         assert code == 0
         assert took <= 4 + 1
         assert not read_log(log, "stopped")
@@ -97,7 +97,8 @@ def test_A5_calls_that_wait_end_with_their_own_answer(server, plain, start_agent
     start_agents(1)
     plain.dispatch(spec("sleep", {"seconds": 3}, "task", timeouts=LONG))
     eventually(lambda: begins(log), "it runs")
-    request = dispatch_pb2.WaitForResultRequest(task_id="task", timeout={"seconds": 1})
+    request = dispatch_pb2.WaitForResultRequest(task_id="task")
+    request.timeout.seconds = 1
     waiting = [plain.dispatching.WaitForResult.future(request, timeout=DEADLINE) for _ in range(10)]
     time.sleep(0.3)
     server.terminate()
@@ -136,13 +137,14 @@ async def test_DLV13_a_reader_is_handed_over_too(hasty, tmp_path):
         with AgentProcess(hasty.address, tmp_path / "agents.log"):
 
             async def read() -> None:
-                options = {"agent_type": "worker", "task_id": "s", "start_to_close": 60}
-                async for event in client.stream("stream", {"count": 600, "pause": 0.01}, **options):
+                events = client.stream(
+                    "stream", {"count": 600, "pause": 0.01}, agent_type="worker", task_id="s", start_to_close=60
+                )
+                async for event in events:
                     text.add(event.message)
 
             reading = asyncio.create_task(read())
-            while len(text.value) < 200:
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(eventually, lambda: len(text.value) > 200, "it streams")
             hasty.terminate()
             assert await asyncio.to_thread(hasty.wait, DEADLINE) == 0
             await asyncio.to_thread(hasty.start)
@@ -164,23 +166,22 @@ async def test_A6_idle_streams_do_not_hold_up_the_end(server, plain):
 
             agents.append(await stack.enter_async_context(agent))
 
-        async def all_free() -> None:
-            while len(await asyncio.to_thread(plain.free)) < 50:
-                await asyncio.sleep(0.1)
+        def all_free() -> bool:
+            return len(plain.free()) == 50
 
-        await asyncio.wait_for(all_free(), DEADLINE)
+        await asyncio.to_thread(eventually, all_free, "all take work")
         asked_at = time.monotonic()
         server.terminate()
         code = await asyncio.to_thread(server.wait, DEADLINE)
         took = time.monotonic() - asked_at
-        print(f"a server with 50 idle streams ended {took:.1f} s after SIGTERM")
+        tell(f"a server with 50 idle streams ended {took:.1f} s after SIGTERM")
         assert code == 0
         assert took <= 7
         await asyncio.to_thread(server.start)
         started_at = time.monotonic()
         await asyncio.to_thread(lambda: plain.call(plain.ops.GetServerInfo, INFO, wait_for_ready=True))
-        await asyncio.wait_for(all_free(), DEADLINE)
-        print(f"all 50 were back {time.monotonic() - started_at:.1f} s after the next server")
+        await asyncio.to_thread(eventually, all_free, "all are back")
+        tell(f"all 50 were back {time.monotonic() - started_at:.1f} s after the next server")
         assert {agent.generation for agent in agents} == {1}
 
 
@@ -215,7 +216,7 @@ def test_C7_agent_gives_back_at_once_what_it_cannot_finish(server, plain, start_
     asked_at = time.time()
     victim.signal(signal.SIGTERM)
     again = eventually(lambda: begins(log)["task"][1:], "it runs elsewhere")
-    print(f"handed over {(again[0]['at'] - asked_at) * 1_000:.0f} ms after the second SIGTERM")
+    tell(f"handed over {(again[0]['at'] - asked_at) * 1_000:.0f} ms after the second SIGTERM")
     assert again[0]["at"] - asked_at <= 2
     assert victim.wait() == 0
     result = plain.result("task")
@@ -231,7 +232,7 @@ def test_second_server_is_refused_in_one_line(server, plain, tmp_path, what):
         second.folder = server.folder
     ended = subprocess.run(second.command(), capture_output=True, timeout=DEADLINE, check=False)
     lines = (ended.stdout + ended.stderr).decode().splitlines()
-    print(ended.returncode, lines)
+    tell(lines)
     assert ended.returncode not in (0, None)
     assert len(lines) == 1
     wanted = str(server.port) if what == "port" else str(server.folder)

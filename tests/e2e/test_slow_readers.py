@@ -13,7 +13,7 @@ import pytest
 
 from agentreach.v1 import result_pb2, task_pb2
 from tests.e2e.plain import DEADLINE, Plain, spec, timeouts
-from tests.e2e.processes import Server, eventually, read_log
+from tests.e2e.processes import Server, eventually, read_log, tell
 from tests.e2e.reading import Text
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -99,7 +99,7 @@ def test_A14_STR4_reader_that_does_not_read_costs_little_and_slows_nobody(server
         first = max(growth)
         reader, idlers, pieces = run(plain, "task", log, 1)
         most = max(growth)
-    print(f"server +{first >> 10} KiB without, +{most >> 10} KiB with an idle reader of {pieces * SIZE >> 20} MiB;"
+    tell(f"server +{first >> 10} KiB without, +{most >> 10} KiB with an idle reader of {pieces * SIZE >> 20} MiB;"
           f" the agent made {alone} pieces alone, {pieces} beside it")  # fmt: skip
     assert pieces * SIZE > 2 * MOST_GROWTH, "there was enough to pile up"
     assert most < MOST_GROWTH
@@ -108,7 +108,7 @@ def test_A14_STR4_reader_that_does_not_read_costs_little_and_slows_nobody(server
     assert reader.text.value.endswith(" last")
     # The one that slept wakes up: the gap is told, with what it came to, and then the end.
     late = Text().read(idlers[0])
-    print("the late reader saw", {kind: late.kinds.count(kind) for kind in dict.fromkeys(late.kinds)})
+    tell(f"the late reader saw { {kind: late.kinds.count(kind) for kind in dict.fromkeys(late.kinds)} }")
     assert "gap" in late.kinds
     assert late.kinds[-1] == "complete"
     assert late.value == reader.text.value == late.result
@@ -121,7 +121,7 @@ def test_A13_reader_on_the_same_connection_is_not_held_up(server, plain, start_a
     reader, idlers, pieces = run(plain, "task", log, 3, pause=0.02)
     assert plain.get("task").result.attempts == 1
     ages = statistics.quantiles(reader.ages, n=100)
-    print(f"{pieces} pieces, age p50 {ages[49] * 1000:.1f} ms, p99 {ages[98] * 1000:.1f} ms")
+    tell(f"{pieces} pieces, age p50 {ages[49] * 1000:.1f} ms, p99 {ages[98] * 1000:.1f} ms")
     assert reader.text.kinds.count("gap") == 0
     assert reader.seen == list(range(1, pieces + 1))
     assert ages[98] < 0.2

@@ -1,4 +1,4 @@
-"""A full disk (F7): new work is refused with a reason, reading goes on, nothing is lost, and intake resumes by itself."""
+"""A full disk (F7): new work is refused with a reason, reading goes on, nothing is lost, intake resumes by itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from agentreach.v1 import result_pb2, task_pb2
 from tests.e2e.plain import DEADLINE, Plain, refused, spec, timeouts
-from tests.e2e.processes import AgentProcess, Server, begins, eventually
+from tests.e2e.processes import AgentProcess, Server, begins, eventually, tell
 from tests.e2e.reading import Text
 
 pytestmark = pytest.mark.e2e
@@ -96,7 +96,7 @@ def test_F7_full_disk_refuses_work_and_loses_nothing(small_disk, tmp_path):
             assert (result.state, result.attempts) == (SUCCEEDED, 1), result
         assert [len(lines) for lines in begins(log).values()] == [1] * len(begins(log))
         errors = [line for line in server.log_text().splitlines() if '"level":"error"' in line]
-        print(f"{len(accepted)} accepted, {len(unsure)} without an answer or refused; logged: {errors[:1]}")
+        tell(f"{len(accepted)} accepted, {len(unsure)} without an answer or refused; logged: {errors[:1]}")
         assert 1 <= len(errors) <= 4, "one line in 10 s"
         server.restart()
         plain.get("after", wait_for_ready=True)

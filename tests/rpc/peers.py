@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import grpc
@@ -26,7 +27,17 @@ from agentreach.v1 import (
 )
 from reach.config import load
 from reach.node import Node
+from tests import contract_text
 
+pb: Any = SimpleNamespace(
+    **{
+        name: value
+        for module in contract_text.modules()
+        for name, value in vars(module).items()
+        if not name.startswith("_") and name != "DESCRIPTOR"
+    }
+)
+"""All messages and values of the contract by name, without their types: here they are made of plain dicts."""
 TIMEOUT = 20.0
 """Longest wait for anything; generous, because the machine may be busy."""
 MIB = 1 << 20
@@ -171,11 +182,13 @@ class AgentByHand(Stream):
 
     def __init__(self, stubs: Stubs, metadata: Metadata = ()) -> None:
         super().__init__(stubs.agent.Attach(metadata=metadata))
+        self.agent_id = ""
         self.instance_id = ""
         self.boot_id = unique("boot")
 
     async def join(self, agent_id: str, link: int = 1, **fields: Any) -> Any:
         """Opens the stream and a link; the welcome of the link."""
+        self.agent_id = agent_id
         self.instance_id = fields.setdefault("instance_id", unique(agent_id))
         fields.setdefault("boot_id", self.boot_id)
         opening = {"opening": {"protocol_version": "1"}} if not self.frames else {}
@@ -191,9 +204,7 @@ class AgentByHand(Stream):
     async def delta(self, offer: Any, number: int, text: str, **delta: Any) -> None:
         """Sends one piece of an answer."""
         piece = {"payload": {"text": text}, "mode": "DELTA_MODE_APPEND", **delta}
-        await self.send(
-            deltas=[{"link": offer.link, "key": key_of(offer), "attempt_sequence": number, "delta": piece}]
-        )
+        await self.send(deltas=[{"link": offer.link, "key": key_of(offer), "attempt_sequence": number, "delta": piece}])
 
     async def finish(self, offer: Any, text: str | None = None, **outcome: Any) -> Any:
         """Sends an outcome; the acknowledgement."""
@@ -317,7 +328,7 @@ async def golden(stubs: Stubs, agent: AgentByHand | None = None, metadata: Metad
         task_id = unique("golden-task")
         spec = {"task_id": task_id, "selector": {"instance_id": mine.instance_id}, "payload": {"text": "ping"}}
         asked = stubs.dispatch.Dispatch(
-            dispatch_pb2.DispatchRequest(task=spec, wait={"seconds": 15}), metadata=metadata, timeout=TIMEOUT
+            pb.DispatchRequest(task=spec, wait={"seconds": 15}), metadata=metadata, timeout=TIMEOUT
         )
         waiting = asyncio.ensure_future(_answer(mine, task_id))
         answer = await asked

@@ -452,6 +452,23 @@ def test_each_error_has_its_word_and_leaves_nothing_behind(folder, code, expecte
     journal.close()
 
 
+def test_memory_that_falls_behind_the_disk_ends_the_journal(journal, monkeypatch):
+    """Else an id that is taken on disk could be given again."""
+
+    def no_memory(added, done):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal._index, "apply", no_memory)
+        with pytest.raises(MemoryError):
+            journal.commit(writes(tasks=[task(1, "same")]))
+    with pytest.raises(StoreBroken, match="no longer"):
+        journal.commit(writes(tasks=[task(2, "same")]))
+    journal.close()
+    journal.open()
+    assert journal.commit(writes(tasks=[task(2, "same")])) == [2]
+
+
 def test_a_reading_error_of_ours_does_not_end_the_journal(journal, monkeypatch):
     journal.commit(writes(tasks=[task(1)]))
     monkeypatch.setattr("reach.store.sqlite.sql.read_tasks", lambda db, rows: db.execute("select nonsense"))

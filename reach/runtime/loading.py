@@ -1,0 +1,53 @@
+"""Bringing a node back: what the journal holds becomes pools again."""
+
+from __future__ import annotations
+
+from reach.core.directory import UNRESOLVED
+from reach.core.effects import Turn
+from reach.core.model import PoolKey
+from reach.core.restore import restore_instance, restore_pin, restore_task
+from reach.core.rows import AgentRow, AttemptRow
+from reach.runtime.host import Host
+from reach.store.base import Loaded, StoredTask
+
+
+def restore(host: Host, loaded: Loaded) -> int:
+    """Brings back what the journal holds; returns how many tasks go on. Called once, before anything is served."""
+    turn = Turn(host.clock.now_ms(), host.clock.wall_ms())
+    host.begin(loaded.next_row, loaded.next_revision)
+    for agent in loaded.agents:
+        _restore_agent(host, agent, turn)
+    for pin in loaded.pins:
+        restore_pin(host.pool(PoolKey(pin.pool_tenant, pin.agent_type)), pin, turn)
+    for stored in loaded.tasks:
+        _restore_task(host, stored, turn)
+    host.committer.submit(turn)
+    host.arm_all()
+    return len(loaded.tasks)
+
+
+def _restore_agent(host: Host, agent: AgentRow, turn: Turn) -> None:
+    key = PoolKey(agent.tenant, agent.agent_type)
+    joining = host.codec.joining_of(agent.registration, agent.boot_id)
+    joining.instance_id = agent.instance_id
+    restore_instance(host.pool(key), agent, joining, turn)
+    host.directory.add(key, agent.instance_id, joining.profile)
+
+
+def _restore_task(host: Host, stored: StoredTask, turn: Turn) -> None:
+    row = stored.task
+    task = host.codec.task_of(row.tenant, row.spec)
+    task.row, task.accepted_wall_ms, task.reserved = row.row, row.accepted_wall_ms, stored.reserved
+    task.effect_granted, task.checkpoint = stored.effect_granted, stored.checkpoint
+    attempts = list(stored.attempts)
+    if row.attempt:
+        first = AttemptRow(row.row, row.shard, row.attempt, row.instance_id, row.agent_id, row.generation,
+                           row.accepted_wall_ms, row.reserved)  # fmt: skip
+        attempts.insert(0, first)
+    key = PoolKey(row.pool_tenant, row.agent_type)
+    if row.agent_type == UNRESOLVED:
+        found = host.directory.pools_of(row.tenant, host.codec.selector_of(row.spec))
+        key = found[0] if found else key
+    pool = host.pool(key)
+    host.locations[task.key] = pool
+    restore_task(pool, task, attempts, stored.failures, turn)
