@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reach.core.chance import mix
 from reach.core.effects import Offer, Turn
 from reach.core.model import Instance, Task
 from reach.core.rows import AttemptRow, PinRow
@@ -53,7 +52,7 @@ class Assignment:
     def choose(self, task: Task) -> Instance | None:
         """Level 2: the best instance that can take the task now."""
         pool = self.pool
-        seed = mix(pool.seed, task.row * 31 + task.attempt)
+        seed = pool.seed + task.row * 31 + task.attempt  # mixed only where there is something to choose
         verdict = pool.router.pick(task.requirement, task.excluded, task.cost, seed)
         if verdict.chosen is None:
             task.pending_reason = verdict.cause

@@ -43,8 +43,8 @@ class Deadlines:
     def _attempt_limit(self, task: Task) -> tuple[int, Reason | None]:
         """When the current attempt is over at the latest, and why; no reason where it is the lease."""
         lease = self.pool.fleet.lease_until_ms(task)
-        if not task.started_ms and task.lease_until_ms:
-            return lease, None  # its instance has yet to come back, after a restart: its time begins when it does
+        if task.lease_until_ms and (task.instance is None or task.instance.link is None):
+            return lease, None  # its instance has yet to come back and say how it stands
         begin = task.started_ms or task.offered_ms
         progressed = max(begin, task.progressed_ms)
         why = Reason.START_TO_CLOSE

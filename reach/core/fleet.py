@@ -24,8 +24,8 @@ LOOP_STALLED = "loop stalled"
 STALE_BOOTS = 16
 REATTACH_MS = 5_000
 """How long attempts wait for their instance after we closed its link."""
-GRANTED_WAIT_MS = 30_000
-"""How long an attempt with a granted effect waits for its lost instance."""
+RETURN_MS = 30_000
+"""How long attempts wait for an instance that did not hear us, and those with a granted effect for a lost one."""
 KEEP_OFFLINE_MS = 600_000
 """How long an instance that is gone stays in the registry."""
 MAX_BEATS = 64
@@ -191,14 +191,16 @@ class Fleet:
         return True
 
     def link_ended(self, event: LinkEnded, turn: Turn) -> None:
-        """A link is gone. Ours: its work waits 5 s. The peer's doing: certain evidence, its work moves at once."""
+        """A link is gone. The peer's doing: certain evidence, its work moves at once. Ours, for we closed it or stood
+        still until the peer gave us up: its work waits for it."""
         instance = event.instance
         if instance.link is not event.link:
             return
         instance.link = None
-        if event.ours:
+        excused = turn.now_ms < self.pool.excused_until_ms
+        if event.ours or excused:
             for task in instance.running.values():
-                wait = GRANTED_WAIT_MS if task.effect_granted == task.attempt else REATTACH_MS
+                wait = RETURN_MS if excused or task.effect_granted == task.attempt else REATTACH_MS
                 task.lease_until_ms = turn.now_ms + wait
                 self.pool.deadlines.arm(task, turn)
         else:
@@ -213,7 +215,7 @@ class Fleet:
         fault = _lost(f"instance {instance.instance_id!r} is gone: {why}")
         for task in list(instance.running.values()):
             if task.effect_granted == task.attempt:
-                task.lease_until_ms = turn.now_ms + GRANTED_WAIT_MS
+                task.lease_until_ms = turn.now_ms + RETURN_MS
                 self.pool.deadlines.arm(task, turn)
             else:
                 self.pool.delivery.give_up_attempt(task, fault, turn, lost=True)

@@ -37,7 +37,11 @@ from reach.core.wheel import TimerWheel
 from reach.errors import ErrorClass, Reason
 
 STALLED_MS = 1_000
-"""A timer this late means that we ourselves were stalled."""
+"""A timer this late means that we ourselves stood still: for as long afterwards we hear what was said meanwhile, and
+judge nobody by what we could not hear."""
+PEERS_PATIENCE_MS = 4_000
+"""A peer gives up its connection when a ping has no answer for 5 s; so if we stood still for about that long, links
+that end right afterwards end by our doing."""
 
 
 class RowNumbers:
@@ -59,9 +63,9 @@ class Pool:
     """See the module."""
 
     __slots__ = (
-        "_handlers", "assignment", "budget", "dead_letters", "deadlines", "delivery", "dirty", "finished",
-        "fleet", "heartbeat_ms", "held", "instances", "key", "late_outcomes", "pins", "queue", "router", "rows",
-        "same_content", "seed", "shard", "slot_freed", "tasks", "wheel",
+        "_handlers", "assignment", "budget", "dead_letters", "deadlines", "delivery", "dirty", "excused_until_ms",
+        "finished", "fleet", "heartbeat_ms", "held", "instances", "judge_from_ms", "key", "late_outcomes", "pins",
+        "queue", "router", "rows", "same_content", "seed", "shard", "slot_freed", "tasks", "wheel",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +90,7 @@ class Pool:
         self.router = router if router is not None else Router()
         self.pins = pins if pins is not None else Pins()
         self.wheel = TimerWheel()
+        self.judge_from_ms = self.excused_until_ms = 0
         self.budget = RetryBudget()
         self.fleet = Fleet(self)
         self.assignment = Assignment(self)
@@ -125,7 +130,7 @@ class Pool:
         """Applies what happened, then what is due, then gives freed slots to those who wait."""
         due_ms = self.wheel.next_ms()
         if due_ms is not None and turn.now_ms - due_ms > STALLED_MS:
-            self.fleet.forgive(turn)
+            self.stood_still(turn.now_ms - due_ms, turn)
         self.fleet.refresh(turn)
         handlers = self._handlers
         for event in events:
@@ -142,6 +147,13 @@ class Pool:
             self.dirty.clear()
         self.finished.drop(turn)
 
+    def stood_still(self, stalled_ms: int, turn: Turn) -> None:
+        """We could hear nobody for a while."""
+        self.judge_from_ms = turn.now_ms + STALLED_MS
+        if stalled_ms >= PEERS_PATIENCE_MS:
+            self.excused_until_ms = turn.now_ms + STALLED_MS
+        self.fleet.forgive(turn)
+
     def next_wake_ms(self) -> int | None:
         """When `step` should be called at the latest, though nothing happens."""
         return self.wheel.next_ms()
@@ -149,7 +161,10 @@ class Pool:
     def _due(self, turn: Turn) -> None:
         for entry in self.wheel.due(turn.now_ms):
             if isinstance(entry, Task):
-                self.deadlines.due(entry, turn)
+                if entry.state is not TaskState.PENDING and turn.now_ms < self.judge_from_ms:
+                    self.wheel.arm(entry, self.judge_from_ms)
+                else:
+                    self.deadlines.due(entry, turn)
             elif isinstance(entry, Instance):
                 self.fleet.due(entry, turn)
             elif isinstance(entry, HeldSlots):

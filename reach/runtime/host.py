@@ -17,7 +17,7 @@ from reach.core.directory import UNRESOLVED, Directory, Selector
 from reach.core.events import Arrived, Joined, Joining, RowTaken
 from reach.core.model import Fault, PoolKey, Task, TaskKey
 from reach.core.policies import BALANCED, Policy
-from reach.core.pool import Pool, RowNumbers
+from reach.core.pool import STALLED_MS, Pool, RowNumbers
 from reach.core.queue import WaitQueue
 from reach.core.routing import Router
 from reach.core.session import Pins
@@ -29,6 +29,9 @@ from reach.runtime.shard import SHARDS, Shard
 from reach.store.base import Journal, StoreError
 
 log = logging.getLogger(__name__)
+
+TICK_MS = 250
+"""How often we look whether time went by without us."""
 
 
 TAKEN = -1
@@ -106,6 +109,8 @@ class Host:
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._ticked_ms = clock.now_ms()
+        self._ticker = self._loop.call_later(TICK_MS / 1_000, self._tick)
         self._rows = RowNumbers(1)
         self._revision = 1
         self.committer = Committer(journal, self.perform, on_broken)
@@ -151,12 +156,26 @@ class Host:
     def _step(self) -> None:
         self._scheduled = False
         ready, self._ready = self._ready, {}
-        turn = fx.Turn(self.clock.now_ms(), self.clock.wall_ms())
+        turn = self._turn()
         for shard in ready.values():
             shard.step(turn)
         self.committer.submit(turn)
         for shard in ready.values():
             self._arm(shard.next_wake_ms())
+
+    def _turn(self) -> fx.Turn:
+        """A turn; its pools know if the process stood still before it."""
+        turn = fx.Turn(self.clock.now_ms(), self.clock.wall_ms())
+        before, self._ticked_ms = self._ticked_ms, turn.now_ms
+        if (stalled_ms := turn.now_ms - before - TICK_MS) > STALLED_MS:
+            log.warning("this process stood still", extra={"stalled_ms": stalled_ms})
+            for pool in self._pools.values():
+                pool.stood_still(stalled_ms, turn)
+        return turn
+
+    def _tick(self) -> None:
+        self._turn()
+        self._ticker = self._loop.call_later(TICK_MS / 1_000, self._tick)
 
     def _arm(self, due_ms: int | None) -> None:
         """Keeps the one timer of the node at the earliest deadline of its shards."""
@@ -173,7 +192,7 @@ class Host:
             self._timer_ms = self.clock.now_ms() + 500
             self._timer = self._loop.call_later(0.5, self._wake)
             return
-        turn = fx.Turn(self.clock.now_ms(), self.clock.wall_ms())
+        turn = self._turn()
         for shard in self.shards.values():
             shard.wake(turn)
         self.committer.submit(turn)
@@ -360,6 +379,7 @@ class Host:
 
     async def stop(self) -> None:
         """Ends the writer and the timers. Links and callers must be gone by now."""
+        self._ticker.cancel()
         if self._timer is not None:
             self._timer.cancel()
         if self.committer.held is None:

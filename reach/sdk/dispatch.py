@@ -220,7 +220,10 @@ class Line:
 
     def _refused(self, entry: Entry, error: ReachError) -> None:
         now = self._loop.time()
-        if error.reason in _AGAIN and (entry.patient or now - (entry.since or now) < self._connect_timeout):
+        # A server that shuts down is one that is lost: another one takes its place.
+        limit = self._reconnect_timeout if error.reason is Reason.SHUTTING_DOWN else self._connect_timeout
+        waits = entry.patient or limit is None or now - (entry.since or now) < limit
+        if error.reason in _AGAIN and waits:
             entry.since = entry.since or now
             delay = (error.retry_after_ms or 500) / 1000
             self._loop.call_later(delay * random.uniform(0.5, 1.0), self._ask_again, entry)

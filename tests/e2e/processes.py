@@ -14,7 +14,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -44,12 +43,6 @@ def free_port() -> int:
 _given: set[int] = set()
 
 
-@cache
-def _cli_works() -> bool:
-    command = [sys.executable, "-m", "reach.cli", "serve", "--help"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
 class Server(LocalServer):
     """`reach serve` on ports that stay its own."""
 
@@ -60,21 +53,18 @@ class Server(LocalServer):
         super().__init__(folder, arguments, environment)
         self.port, self.admin_port = free_port(), free_port()
 
-    def command(self) -> list[str]:
-        """`reach serve`, or what stands for it."""
-        command = super().command()
-        if not _cli_works():
-            command[1:4] = [str(HERE / "serve_node.py")]
-        return command
-
     def restart(self) -> None:
         """kill -9, and a new one in its place."""
         self.kill()
         self.start()
 
+    def signal(self, number: int) -> None:
+        """Any signal, without waiting."""
+        os.kill(self.pid, number)
+
     def terminate(self) -> None:
         """SIGTERM, without waiting."""
-        os.kill(self.pid, signal.SIGTERM)
+        self.signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> int:
         """Its exit code, once it has ended."""

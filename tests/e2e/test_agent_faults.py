@@ -104,7 +104,7 @@ def test_DLV7_HLT6_work_of_a_frozen_agent_is_not_taken_from_it_at_once(server, p
     name = of_instance(plain, "task", 1)
     agents[name].signal(signal.SIGSTOP)
     eventually(lambda: plain.agents()[name].blocked_by, "it is out of routing")
-    time.sleep(2)
+    time.sleep(0.5)  # in all less than the 5 s after which gRPC gives up a connection whose ping nobody answers
     agents[name].signal(signal.SIGCONT)
     result = plain.result("task")
     assert (result.state, result.attempts, result.instance_id) == (SUCCEEDED, 1, name)
@@ -173,3 +173,26 @@ def test_B5_REG2_restart_with_the_same_instance_id_replaces_only_that_one(server
     assert new.running
     listed = plain.call(plain.dispatching.ListTasks, dispatch_pb2.ListTasksRequest())
     assert {task.state for task in listed.tasks} == {SUCCEEDED}
+
+
+def test_F4_F11_P5_a_server_that_stood_still_judges_nobody_by_it(server, plain, start_agents, log):
+    """The server is frozen for longer than heartbeat timeout and silence. Agents beat and report all the while, and
+    what they said waits in the sockets: nobody is out, nothing runs again."""
+    names = {agent.instance() for agent in start_agents(2, "--heartbeat", "1")}
+    limits = timeouts(silence=2, start_to_close=60)
+    for number in range(4):
+        task = spec("report", {"seconds": 8, "every": 0.5}, f"reports-{number}", timeouts=limits)
+        plain.dispatch(task)
+    # This one is done while the server stands still, before its time is over.
+    plain.dispatch(spec("sleep", {"seconds": 2}, "ends", timeouts=timeouts(start_to_close=4)))
+    eventually(lambda: len(begins(log)) == 5, "all run")
+    seen = len(server.log_text())
+    server.signal(signal.SIGSTOP)
+    time.sleep(4)  # less than the 5 s after which gRPC gives up a connection whose ping nobody answers
+    server.signal(signal.SIGCONT)
+    for task_id in ("ends", *(f"reports-{number}" for number in range(4))):
+        result = plain.result(task_id)
+        assert (result.state, result.attempts) == (SUCCEEDED, 1), result
+    assert [len(lines) for lines in begins(log).values()] == [1] * 5
+    assert '"UNHEALTHY"' not in server.log_text()[seen:]
+    assert set(plain.free()) == names

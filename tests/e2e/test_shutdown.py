@@ -130,6 +130,42 @@ def test_A5_calls_that_wait_longer_are_told_to_come_again(hasty, tmp_path):
         assert hasty.wait(DEADLINE) == 0
 
 
+def test_DLV13_work_of_agents_that_are_not_back_yet_is_not_waited_for(server, plain, start_agents, log):
+    """SIGTERM soon after a restart: who is not attached cannot finish anything here. The next server gets it."""
+    (agent,) = start_agents(1)
+    plain.dispatch(spec("sleep", {"seconds": 2}, "task", timeouts=LONG))
+    eventually(lambda: begins(log), "it runs")
+    agent.signal(signal.SIGSTOP)
+    server.restart()
+    asked_at = time.monotonic()
+    server.terminate()
+    assert server.wait(DEADLINE) == 0
+    assert time.monotonic() - asked_at < 5
+    server.start()
+    agent.signal(signal.SIGCONT)
+    plain.get("task", wait_for_ready=True)
+    result = plain.result("task")
+    assert (result.state, result.attempts, len(begins(log)["task"])) == (SUCCEEDED, 1, 1)
+
+
+async def test_F12_a_caller_waits_for_the_next_server(server, start_agents, log):
+    """A server that drains for 4 s refuses new work. For the SDK it is a server that is lost: asked again later."""
+    await asyncio.to_thread(start_agents, 1)
+    async with Client(server.address, connect_timeout=1) as client:
+        running = asyncio.create_task(
+            client.call("sleep", {"seconds": 4}, agent_type="worker", task_id="runs", start_to_close=60)
+        )
+        await asyncio.to_thread(eventually, lambda: begins(log), "it runs")
+        server.terminate()
+        await asyncio.sleep(0.3)
+        new = asyncio.create_task(client.call("echo", "new", agent_type="worker", task_id="new"))
+        assert await asyncio.to_thread(server.wait, DEADLINE) == 0
+        assert await running == "slept 4"
+        await asyncio.to_thread(server.start)
+        assert await asyncio.wait_for(new, DEADLINE) == "new"
+    assert len(begins(log)["new"]) == 1
+
+
 async def test_DLV13_a_reader_is_handed_over_too(hasty, tmp_path):
     """A caller's stream survives a restart by SIGTERM: every piece once."""
     text = Text()

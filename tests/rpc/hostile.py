@@ -44,7 +44,8 @@ def values_of(field: FieldDescriptor) -> tuple[Any, ...]:
         return (*numbers, -1, max(numbers) + 1, 1_000_000, (1 << 31) - 1)
     if field.cpp_type in _BITS:
         least, most = _BITS[field.cpp_type]
-        if field.containing_type.full_name in ("google.protobuf.Duration", "google.protobuf.Timestamp"):
+        owner = field.containing_type
+        if owner is not None and owner.full_name in ("google.protobuf.Duration", "google.protobuf.Timestamp"):
             return SECONDS if field.name == "seconds" else NANOS
         return (0, 1, 2, 9, 10, 100, 101, 1_001, 100_001, least, most)
     kinds: dict[int, tuple[Any, ...]] = {
@@ -69,7 +70,7 @@ def fields_of(draw: st.DrawFn, descriptor: Descriptor, depth: int = 4) -> dict[s
     for field in descriptor.fields:
         if not draw(st.booleans()):
             continue
-        if is_map(field):
+        if field.message_type is not None and is_map(field):
             value = field.message_type.fields_by_name["value"]
             fields[field.name] = draw(
                 st.dictionaries(st.sampled_from(NAMES), st.sampled_from(values_of(value)), max_size=3)

@@ -182,6 +182,7 @@ class AgentByHand(Stream):
 
     def __init__(self, stubs: Stubs, metadata: Metadata = ()) -> None:
         super().__init__(stubs.agent.Attach(metadata=metadata))
+        self.metadata = metadata
         self.agent_id = ""
         self.instance_id = ""
         self.boot_id = unique("boot")
@@ -309,7 +310,7 @@ async def refusal(call: Any) -> tuple[str, str, str]:
     try:
         async with asyncio.timeout(TIMEOUT):
             if hasattr(call, "read"):
-                async for _ in call:
+                while await call.read() is not grpc.aio.EOF:
                     pass
             else:
                 await call

@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import zlib
+from typing import Any
 
 import grpc
 import pytest
@@ -84,7 +85,7 @@ class Hail:
         make = getattr(self._stubs.channel, kind)(path, request_serializer=bytes, response_deserializer=bytes)
         return make(several() if method.client_streaming else frames[0], timeout=OPEN_FOR)
 
-    async def _end(self, call) -> grpc.StatusCode:
+    async def _end(self, call) -> Any:
         try:
             if hasattr(call, "read"):
                 async for _ in call:

@@ -1,0 +1,331 @@
+"""Two tenants on one node: whatever one asks about the other's ids, the answer is that of an id that nobody has (G4);
+and no method is open without the right key (G9)."""
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from google.protobuf.message_factory import GetMessageClass
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from reach.rpc import dispatch, services
+from reach.rpc.access import TABLE
+from reach.store import keys as key_store
+from tests.rpc.hostile import METHODS
+from tests.rpc.peers import (
+    TIMEOUT,
+    AgentByHand,
+    CallerByHand,
+    Metadata,
+    Stubs,
+    golden,
+    key_of,
+    pb,
+    reason_name,
+    refusal,
+    running,
+    unique,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ALL = ("agent", "caller", "reader", "operator")
+
+
+class Keys:
+    """API keys made beside the running server, as `reach keys create` does."""
+
+    def __init__(self, folder: Any) -> None:
+        self.store = key_store.SqliteKeyStore(folder)
+
+    def header(self, tenant: str, *scopes: str) -> Metadata:
+        return (("authorization", f"Bearer {self.store.create(tenant, 'app', scopes or ALL)[1]}"),)
+
+    def revoke(self, header: Metadata) -> None:
+        self.store.revoke(header[0][1].split("_")[1])
+
+
+@pytest.fixture(autouse=True)
+def no_tracebacks(caplog):
+    yield
+    bad = [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info]
+    assert not bad, [(record.getMessage(), vars(record).get("frames"), record.exc_info) for record in bad[:5]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("tenants")
+
+
+@pytest.fixture(scope="module")
+def keys(folder):
+    made = Keys(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_store, "_LOOK_EVERY_S", 0)  # the server sees a new key at once
+        yield made
+    made.store.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def node(folder, keys):
+    async with running(folder, server__auth="keys") as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def acme(keys):
+    return keys.header("acme")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rival(keys):
+    return keys.header("rival")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def theirs(node, stubs, acme):
+    """What acme has: an agent, a task that runs, one that ended, and one that only the journal knows."""
+    agent = AgentByHand(stubs, acme)
+    await agent.join("acme-agent", max_concurrency=9)
+    ids = {name: unique(f"acme-{name}") for name in ("running", "ended", "stored")}
+    offers = {}
+    for name, task_id in ids.items():
+        spec = {"task_id": task_id, "selector": {"agent_id": "acme-agent"}, "payload": {"text": "acme's secret"}}
+        await stubs.dispatch.Dispatch(pb.DispatchRequest(task=spec), metadata=acme)
+        offers[name] = await agent.next("offers")
+        if name != "running":
+            await agent.finish(offers[name], "acme's answer")
+    pool = node.host.locations["acme", ids["stored"]]
+    del pool.tasks["acme", ids["stored"]], node.host.locations["acme", ids["stored"]]
+    yield {**ids, "agent": agent, "offers": offers}
+    await agent.close()
+
+
+def verbs(stubs: Stubs, task_id: str, instance_id: str, header: Metadata, own: AgentByHand) -> dict[str, Any]:
+    """Every call that takes an id of somebody: of a task or of an instance."""
+    key = {"task_id": task_id, "attempt": 1}
+    result = {"key": key, "output": {"text": "x"}}
+    mine = {"instance_id": own.instance_id, "boot_id": own.boot_id}
+    forged = {"instance_id": instance_id, "boot_id": "b"}
+    tenant_key = {**key, "tenant": "acme"}
+    asked = {
+        "GetTask": lambda: stubs.dispatch.GetTask(pb.GetTaskRequest(task_id=task_id), metadata=header),
+        "WaitForResult": lambda: stubs.dispatch.WaitForResult(
+            pb.WaitForResultRequest(task_id=task_id, timeout={"seconds": 1}), metadata=header
+        ),
+        "CancelTask": lambda: stubs.dispatch.CancelTask(pb.CancelTaskRequest(task_id=task_id), metadata=header),
+        "StreamResult": lambda: stubs.result.StreamResult(pb.StreamResultRequest(task_id=task_id), metadata=header),
+        "GetAgent": lambda: stubs.registry.GetAgent(pb.GetAgentRequest(instance_id=instance_id), metadata=header),
+        "Drain": lambda: stubs.registry.Drain(pb.DrainRequest(instance_id=instance_id), metadata=header),
+        "Deregister": lambda: stubs.registry.Deregister(pb.DeregisterRequest(instance_id=instance_id), metadata=header),
+        "Heartbeat": lambda: stubs.heartbeat.Heartbeat(pb.HeartbeatRequest(beat=forged), metadata=header),
+    }
+    for name, reporter, told in (
+        ("mine", mine, result),
+        ("mine, another tenant", mine, {**result, "key": tenant_key}),
+        ("forged", forged, result),
+    ):
+        for method, request in (
+            ("ReportResult", pb.ReportResultRequest(reporter=reporter, result=told)),
+            ("ExtendLease", pb.ExtendLeaseRequest(reporter=reporter, key=told["key"])),
+            ("BeginEffect", pb.BeginEffectRequest(reporter=reporter, key=told["key"])),
+        ):
+            call = getattr(stubs.result, method)
+            asked[f"{method} {name}"] = partial(call, request, metadata=header)
+    return asked
+
+
+@pytest.mark.parametrize("which", ["running", "ended", "stored"])
+async def test_g4_an_id_of_another_tenant_is_an_id_that_nobody_has(stubs, theirs, rival, which):
+    own = AgentByHand(stubs, rival)
+    await own.join("rival-agent")
+    instance = theirs["agent"].instance_id
+    foreign = verbs(stubs, theirs[which], instance, rival, own)
+    unknown = verbs(stubs, "nobody-has-it", "nobody-is-it", rival, own)
+    for name, ask in foreign.items():
+        answer = await refusal(ask())
+        twin = await refusal(unknown[name]())
+        assert answer[0] != "OK", name
+        text = answer[2].replace(theirs[which], "nobody-has-it").replace(instance, "nobody-is-it")
+        assert (*answer[:2], text) == twin, name
+    await own.close()
+    found = await stubs.registry.GetAgent(pb.GetAgentRequest(instance_id=instance), metadata=theirs["agent"].metadata)
+    assert found.agent.blocked_by == ""  # neither drained nor gone
+
+
+async def test_g4_on_streams_too(stubs, theirs, rival):
+    caller, agent = CallerByHand(stubs, rival), AgentByHand(stubs, rival)
+    await agent.join(unique("rival-agent"))
+    for reference, task_id in enumerate((theirs["running"], theirs["ended"], theirs["stored"], "nobody-has-it"), 1):
+        await caller.send(
+            subscribes=[{"reference": reference, "task_id": task_id, "interest": "INTEREST_EVENTS"}],
+            cancels=[{"reference": 10 + reference, "task_id": task_id}],
+        )
+        await caller.until(lambda count=2 * reference: len(caller.seen["refusals"]) == count)
+        for tenant in ("", "acme"):
+            key = {"task_id": task_id, "attempt": 1, "tenant": tenant}
+            await agent.send(results=[{"link": 1, "key": key, "output": {"text": "x"}}])
+            item = await agent.next("refusals")
+            text = f"attempt 1 of task {task_id!r} is not known here: stop working on it"
+            assert (reason_name(item.error), item.error.message) == ("UNKNOWN_ATTEMPT", text)
+    for item in caller.seen["refusals"]:
+        assert (reason_name(item.error), item.error.message) == ("TASK_NOT_FOUND", f"there is no task {item.task_id!r}")
+    assert not caller.seen["events"]
+    assert not caller.seen["cancelled"]
+    stranger = AgentByHand(stubs, rival)
+    await stranger.send(
+        hellos=[
+            {
+                "link": 1,
+                "registration": {"agent_id": "r", "boot_id": "b", "instance_id": theirs["agent"].instance_id},
+                "running": [{"key": {"task_id": theirs["running"], "attempt": 1, "tenant": "acme"}}],
+            }
+        ]
+    )
+    welcome = await stranger.next("links")  # the same name, but an instance of its own
+    assert (welcome.generation, welcome.unknown[0].task_id) == (1, theirs["running"])
+    for stream in (caller, agent, stranger):
+        await stream.close()
+
+
+async def test_lists_watches_and_counts_show_only_what_is_their_own(stubs, theirs, acme, rival):
+    fresh = rival
+    mine = {"task_id": theirs["running"], "selector": {"agent_id": "nobody"}, "payload": {"text": "rival's"}}
+    answer = await stubs.dispatch.Dispatch(pb.DispatchRequest(task=mine), metadata=fresh)
+    assert not answer.deduplicated  # C2: the same id is another task for another tenant
+    page = await stubs.dispatch.ListTasks(pb.ListTasksRequest(view="TASK_VIEW_FULL"), metadata=fresh)
+    assert [task.spec.payload.text for task in page.tasks] == ["rival's"]
+    agents = await stubs.registry.ListAgents(pb.ListAgentsRequest(filter={"agent_id": "acme-agent"}), metadata=fresh)
+    assert not agents.agents
+    watch = stubs.registry.WatchAgents(
+        pb.WatchAgentsRequest(filter={"agent_id": "acme-agent"}), metadata=fresh, timeout=TIMEOUT
+    )
+    assert not (await watch.read()).agents
+    watch.cancel()
+    infos = [await stubs.ops.GetServerInfo(pb.GetServerInfoRequest(), metadata=who) for who in (acme, fresh)]
+    assert [info.principal.tenant for info in infos] == ["acme", "rival"]
+    assert infos[1].open_tasks == 1
+    preview = await stubs.dispatch.PreviewRoute(
+        pb.PreviewRouteRequest(task={"selector": {"agent_id": "acme-agent"}}), metadata=fresh
+    )
+    assert not preview.decision.candidates
+    await stubs.dispatch.CancelTask(pb.CancelTaskRequest(task_id=theirs["running"]), metadata=fresh)
+    still = await stubs.dispatch.GetTask(pb.GetTaskRequest(task_id=theirs["running"]), metadata=acme)
+    assert still.task.state in (pb.TASK_STATE_DELIVERED, pb.TASK_STATE_RUNNING)
+
+
+async def test_an_agent_that_is_shared_works_for_others_but_cannot_look_around(stubs, theirs, acme, rival):
+    agent = AgentByHand(stubs, acme)
+    await agent.join("shared", allowed_tenants=["rival"])
+    task_id = unique("shared")
+    caller = CallerByHand(stubs, rival)
+    await caller.submit(1, "INTEREST_OUTCOME", task_id=task_id, selector={"agent_id": "shared"})
+    offer = await agent.next("offers")
+    assert offer.tenant == "rival"
+    private = unique("private")
+    await stubs.dispatch.Dispatch(
+        pb.DispatchRequest(task={"task_id": private, "selector": {"agent_id": "none"}}), metadata=rival
+    )
+    await stubs.dispatch.CancelTask(pb.CancelTaskRequest(task_id=private), metadata=rival)
+    for guess in (private, "nobody-has-it"):
+        key = {"task_id": guess, "attempt": 1, "tenant": "rival"}
+        await agent.send(results=[{"link": 1, "key": key, "output": {"text": "x"}}])
+        assert reason_name((await agent.next("refusals")).error) == "UNKNOWN_ATTEMPT"
+    await agent.finish(offer, "for rival")
+    assert (await caller.complete(task_id)).output.text == "for rival"
+    assert agent.seen["acknowledgements"][-1].tenant == "rival"
+    assert (await refusal(stubs.dispatch.GetTask(pb.GetTaskRequest(task_id=task_id), metadata=acme)))[0] == "NOT_FOUND"
+    await agent.close()
+    await caller.close()
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def call(stubs: Stubs, path: str, metadata: Metadata) -> Any:
+    """A call of any method, with an empty message."""
+    method = METHODS[path]
+    kinds = ["stream" if yes else "unary" for yes in (method.client_streaming, method.server_streaming)]
+    make = getattr(stubs.channel, "_".join(kinds))(path, request_serializer=bytes, response_deserializer=bytes)
+
+    async def one():
+        yield GetMessageClass(method.input_type)().SerializeToString()
+
+    return make(one() if method.client_streaming else b"", metadata=metadata, timeout=2)
+
+
+@pytest.mark.parametrize("path", METHODS)
+async def test_gov_2_every_method_is_closed_by_default(stubs, keys, acme, path):
+    wrong = [scope for scope in ALL if scope not in TABLE[path].scopes]
+    for metadata in ((), (("authorization", "Bearer ar_x_y"),), (("authorization", acme[0][1][:-1] + "!"),)):
+        assert (await refusal(call(stubs, path, metadata)))[:2] == ("UNAUTHENTICATED", "UNAUTHENTICATED")
+    for scope in wrong:
+        answer = await refusal(call(stubs, path, keys.header("acme", scope)))
+        assert answer[:2] == ("PERMISSION_DENIED", "PERMISSION_DENIED")
+    for scope in sorted(TABLE[path].scopes):
+        answer = await refusal(call(stubs, path, keys.header("acme", scope)))
+        assert answer[1] not in ("UNAUTHENTICATED", "PERMISSION_DENIED")
+
+
+async def test_g9_reflection_is_for_operators_and_health_is_open(stubs, keys):
+    async def asked():
+        yield reflection_pb2.ServerReflectionRequest(list_services="")
+
+    reflect: Any = reflection_pb2_grpc.ServerReflectionStub(stubs.channel).ServerReflectionInfo
+    others = keys.header("acme", "caller", "agent", "reader")
+    assert (await refusal(reflect(asked(), metadata=())))[0] == "UNAUTHENTICATED"
+    assert (await refusal(reflect(asked(), metadata=others)))[0] == "PERMISSION_DENIED"
+    assert (await refusal(reflect(asked(), metadata=keys.header("acme", "operator"))))[0] == "OK"
+    await golden(stubs, metadata=keys.header("acme"))  # asks for health without a key
+
+
+async def test_streams_end_when_their_key_does(stubs, keys, theirs, monkeypatch):
+    """Within 60 s; here the interval is shorter."""
+    monkeypatch.setattr(services, "RECHECK_SECONDS", 0.1)
+    monkeypatch.setattr(dispatch, "RECHECK_SECONDS", 0.1)
+    header = keys.header("acme")
+
+    async def beats():
+        while True:
+            yield pb.StreamHeartbeatsRequest()
+            await asyncio.sleep(0.1)
+
+    open_calls = {
+        "Attach": stubs.agent.Attach(metadata=header),
+        "DispatchStream": stubs.dispatch.DispatchStream(metadata=header),
+        "StreamResult": stubs.result.StreamResult(pb.StreamResultRequest(task_id=theirs["running"]), metadata=header),
+        "Run": stubs.dispatch.Run(pb.RunRequest(task={"selector": {"agent_id": "none"}}), metadata=header),
+        "WatchAgents": stubs.registry.WatchAgents(pb.WatchAgentsRequest(), metadata=header),
+        "StreamHeartbeats": stubs.heartbeat.StreamHeartbeats(beats(), metadata=header),
+    }
+    await open_calls["Attach"].write(pb.AttachRequest(opening={}))
+    await open_calls["DispatchStream"].write(pb.DispatchStreamRequest(opening={}))
+    for name in ("Attach", "DispatchStream", "StreamResult", "Run", "WatchAgents"):
+        await open_calls[name].read()
+    keys.revoke(header)
+    for name, one in open_calls.items():
+        assert (await refusal(one))[:2] == ("UNAUTHENTICATED", "UNAUTHENTICATED"), name
+
+
+async def test_an_agent_whose_key_ends_loses_its_link_and_its_work_moves(stubs, keys, theirs, acme, monkeypatch):
+    monkeypatch.setattr(services, "RECHECK_SECONDS", 0.1)
+    header, kind, task_id = keys.header("acme"), unique("revoked"), unique("revoked")
+    agent, other = AgentByHand(stubs, header), AgentByHand(stubs, acme)
+    await agent.join(kind)
+    caller = CallerByHand(stubs, acme)
+    await caller.submit(1, "INTEREST_OUTCOME", task_id=task_id, selector={"agent_type": kind})
+    offer = await agent.next("offers")
+    await other.join(kind)
+    keys.revoke(header)
+    code, reason = await agent.ended()
+    assert (code, reason) == (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
+    again = await other.next("offers")
+    assert (again.attempt, key_of(offer)["task_id"]) == (2, task_id)
+    await other.serve(again, "moved")
+    await caller.complete(task_id)
+    for stream in (other, caller):
+        await stream.close()
