@@ -191,11 +191,9 @@ class Delivery:
                 fault = Fault(ErrorClass.INTERNAL, Reason.OUTCOME_UNKNOWN, message)
             self._bury(task, fault, turn)
             return
-        if fault.error_class is ErrorClass.AGENT_ERROR:
-            self.end(task, TaskInput.FAIL, Outcome(TaskState.FAILED, fault=fault), turn)
-        elif fault.reason is Reason.AGENT_REJECTED and task.state is not TaskState.WAITING:
+        if fault.reason is Reason.AGENT_REJECTED and task.state is not TaskState.WAITING:
             self.end(task, TaskInput.REJECT, Outcome(TaskState.REJECTED, fault=fault), turn)
-        elif fault.error_class is ErrorClass.INVALID_REQUEST:
+        elif fault.error_class in (ErrorClass.AGENT_ERROR, ErrorClass.INVALID_REQUEST):
             self.end(task, TaskInput.FAIL, Outcome(TaskState.FAILED, fault=fault), turn)
         elif lost and task.retry is not retry.POLICIES["never"]:
             self._move(task, fault, turn)

@@ -157,6 +157,8 @@ class Fleet:
                 task.attempt_sequence = 0
                 log_of(task, turn.now_ms).fold_whole = False
                 replay.append((tenant, task_id, attempt))
+            elif last < task.attempt_sequence and task.log is not None:
+                task.log.fold_whole = False  # it has ended there: whether more was said, only the outcome can tell
         turn.sends.append(Welcome(event.link, instance, instance.warnings, unknown, replay))
         pool.held.free_all(instance, unknown)
         fault = _lost(f"instance {instance.instance_id!r} came back without this attempt")

@@ -289,6 +289,8 @@ class Pool:
         elif event.waiting is not None:
             self._wait_for_input(task, event, turn)
         else:
+            if task.log is not None and not task.log.fold_whole and task.log.fold.channels:
+                emit(task, Kind.ATTEMPT_RESET, 0, turn)  # readers lack pieces that never came: the outcome has them all
             outcome = Outcome(TaskState.SUCCEEDED, event.content, event.media_type, extra=event.extra)
             self.delivery.succeed(task, outcome, turn)
         turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))
@@ -301,6 +303,8 @@ class Pool:
         if task.log is None or not task.log.fold_whole or task.attempt_sequence != event.folded:
             message = f"{event.folded} deltas were sent, {task.attempt_sequence} came: send the whole output"
             self._refuse(event, Fault(ErrorClass.INVALID_REQUEST, Reason.UNEXPECTED_FRAME, message), turn)
+            if task.log is not None:
+                task.log.fold_whole = False
             return False
         event.media_type, event.content = task.log.fold.content()
         return True

@@ -32,6 +32,8 @@ LINKS = 1_000
 """Instances on one stream."""
 RUNNING = 100_000
 """Attempts that one hello may name."""
+AWAITED_CREDIT = 32 << 10
+"""Room of this many bytes is told at once: whoever sends such pieces soon waits for it."""
 EARLY = 10_000
 """Items that may come before the link is open."""
 EARLY_BYTES = 16 << 20
@@ -103,7 +105,8 @@ class AttachLink:
 
     def credit(self, tenant: str, task_id: str, attempt: int, count: int) -> None:
         """See AgentLink."""
-        self._out.later(48).credits.add(link=self.number, key=self._key(tenant, task_id, attempt), bytes=count)
+        frame = self._out.room(48) if count >= AWAITED_CREDIT else self._out.later(48)
+        frame.credits.add(link=self.number, key=self._key(tenant, task_id, attempt), bytes=count)
 
     def welcome(self, effect: Welcome) -> None:
         """See AgentLink."""

@@ -29,9 +29,11 @@ WAIT_MS = 300_000
 PAGE = 50
 MAX_PAGE = 1_000
 FRAME_EVENTS_BYTES = 512 << 10
+ANSWER_SECONDS = 0.1
+"""What is left of the deadline of a call that waits, for its answer to travel."""
 CANDIDATES = 1_000
 """Instances that a preview tells of, the best first."""
-PAGE_BYTES = 1 << 20
+PAGE_BYTES = 512 << 10
 """A page ends when it is over this, however many more were asked for: a client must be able to receive it."""
 _LONGEST_TOKEN = 18
 """Decimals of a page token: rows are numbered by 64 bits."""
@@ -61,7 +63,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
             if wait_ms:
                 # Not a timeout around the future, which would cancel it. If it is not done by then the task goes on,
                 # and the answer says where it stands.
-                await asyncio.wait({sink.outcome}, timeout=wait_ms / 1_000)
+                await asyncio.wait({sink.outcome}, timeout=_patience(context, wait_ms))
             state = await sink.acceptance
         finally:
             if not sink.outcome.done():
@@ -150,10 +152,10 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         reader = Reader(sink, 0, Interest.OUTCOME)
         self._reach.subscribe(tenant, task_id, reader)
         try:
-            async with asyncio.timeout(wait_ms / 1_000):
+            async with asyncio.timeout(_patience(context, wait_ms)):
                 task = await sink.outcome
         except TimeoutError:
-            message = f"task {task_id!r} did not end within {wait_ms} ms; it goes on"
+            message = f"task {task_id!r} did not end within the time of this call; it goes on"
             raise Timeout(message, Reason.WAIT_EXPIRED) from None
         finally:
             self._reach.unsubscribe(reader, tenant, task_id)
@@ -236,6 +238,12 @@ async def _take(sink: EventSink) -> list[Any]:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RECHECK_SECONDS):
                 return await sink.take()
+
+
+def _patience(context: Any, wait_ms: int) -> float:
+    """How long to wait, in seconds: so much less than the call may last that the answer still gets there."""
+    left = context.time_remaining()
+    return wait_ms / 1_000 if left is None else max(0.0, min(wait_ms / 1_000, left - min(ANSWER_SECONDS, left / 2)))
 
 
 def _query(tenant: str, request: dispatch_pb2.ListTasksRequest) -> TaskQuery:

@@ -28,7 +28,7 @@ from reach.wire.status import bounded_text
 
 PAGE = 100
 MAX_PAGE = 1_000
-PAGE_BYTES = 1 << 20
+PAGE_BYTES = 512 << 10
 """A page, or a message of a watch, ends when it is over this: a client must be able to receive it."""
 DRAIN_MS = 30_000
 WATCH_SECONDS = 0.2

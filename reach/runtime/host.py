@@ -168,7 +168,8 @@ class Host:
         turn = fx.Turn(self.clock.now_ms(), self.clock.wall_ms())
         before, self._ticked_ms = self._ticked_ms, turn.now_ms
         if (stalled_ms := turn.now_ms - before - TICK_MS) > STALLED_MS:
-            log.warning("this process stood still", extra={"stalled_ms": stalled_ms})
+            if any(one.link is not None for pool in self.pools() for one in pool.instances.values()):
+                log.warning("this process stood still: agents are not judged by it", extra={"stalled_ms": stalled_ms})
             for pool in self._pools.values():
                 pool.stood_still(stalled_ms, turn)
         return turn

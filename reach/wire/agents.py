@@ -162,7 +162,7 @@ def read_status(status: agent_pb2.AgentStatus) -> dict[str, Any]:
 
 def fault_from_proto(error: error_pb2.Error) -> Fault:
     """What an agent says went wrong; nonsense becomes the agent's own failure, never ours."""
-    if not error.error_class:
+    if not error.error_class and not error.reason:
         message = bounded_text(error.message) or "the agent gave no reason"
         return Fault(ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, message)
     known = error_from_proto(error)

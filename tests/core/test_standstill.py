@@ -4,8 +4,9 @@ import pytest
 
 from reach.core import events as ev
 from reach.core.model import Condition, Health, TaskState
+from reach.core.stream import Kind
 from reach.errors import ErrorClass, Reason
-from tests.core.harness import UNAVAILABLE, ended, named, running
+from tests.core.harness import UNAVAILABLE, ended, named, outcome_of, running
 
 
 def stand_still(shell, ms):
@@ -57,6 +58,29 @@ def test_links_that_peers_gave_up_meanwhile_ended_by_our_doing(back):
     else:
         shell.advance_beating(21_000, shell.pool.instances["two"])
         assert (task.attempt, task.instance_id, task.history[0].fault.reason) == (2, "two", Reason.INSTANCE_LOST)
+
+
+@pytest.mark.parametrize("named_as", [0, 5])
+def test_pieces_that_were_lost_with_the_link_are_made_good_by_the_outcome(named_as):
+    """The attempt has ended at the agent (it is named without a number), or it no longer holds the pieces (with)."""
+    shell, task, one = running("one")
+    reader = shell.read(task)
+    shell.delta(task, 1, "a")
+    shell.delta(task, 2, "b")
+    stand_still(shell, 20_000)
+    shell.lose(one)
+    shell.step(shell.joined("one", running=named(task, last=named_as)))
+    shell.report(task, "abcde")
+    assert shell.kinds(reader)[-3:] == [Kind.DELTA, Kind.ATTEMPT_RESET, Kind.COMPLETE]
+    assert outcome_of(task).content == "abcde"
+
+
+def test_an_answer_that_is_not_its_pieces_is_left_alone():
+    shell, task, _ = running("one")
+    reader = shell.read(task)
+    shell.delta(task, 1, "thinking")
+    shell.report(task, "42")
+    assert Kind.ATTEMPT_RESET not in shell.kinds(reader)
 
 
 @pytest.mark.parametrize(("ms", "after_ms"), [(2_000, 0), (20_000, 1_100)])

@@ -40,7 +40,7 @@ class Text:
         elif kind == "complete":
             self.ended = True
             self.result = event.complete.output.text
-            if not self.whole:
+            if not (self.whole and self.value):
                 self.value = self.result
 
     def read(self, frames: Iterable[Any]) -> Text:

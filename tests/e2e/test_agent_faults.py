@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import statistics
 import time
@@ -11,8 +12,11 @@ import grpc
 import pytest
 
 from agentreach.v1 import agent_pb2, dispatch_pb2, heartbeat_pb2, registry_pb2, result_pb2, task_pb2
+from reach import Client
+from tests.e2e.agents.worker import text_of
 from tests.e2e.plain import DEADLINE, Plain, refused, spec, timeouts
 from tests.e2e.processes import begins, eventually, read_log, tell
+from tests.e2e.reading import Text
 
 pytestmark = pytest.mark.e2e
 
@@ -196,3 +200,37 @@ def test_F4_F11_P5_a_server_that_stood_still_judges_nobody_by_it(server, plain, 
     assert [len(lines) for lines in begins(log).values()] == [1] * 5
     assert '"UNHEALTHY"' not in server.log_text()[seen:]
     assert set(plain.free()) == names
+
+
+@pytest.mark.slow
+async def test_F4_STR2_pieces_that_were_lost_with_a_connection_are_made_good(server, start_agents, log):
+    """The server is frozen until agents and callers give up their connections, with all that was on its way in them.
+    One stream ends meanwhile, one goes on: readers have the whole of both, nothing runs again."""
+    await asyncio.to_thread(start_agents, 2)
+    texts, shown = {"ends": Text(), "goes-on": Text()}, ""
+    async with Client(server.address, reconnect_timeout=None) as client:
+
+        async def read(task_id: str, count: int) -> None:
+            asked = {"count": count, "pause": 0.01}
+            events = client.stream("stream", asked, agent_type="worker", task_id=task_id, start_to_close=60)
+            async for event in events:
+                texts[task_id].add(event.message)
+
+        async def show() -> None:
+            nonlocal shown
+            asked = {"count": 150, "pause": 0.01}
+            pieces = client.stream_text("stream", asked, agent_type="worker", task_id="shown", start_to_close=60)
+            async for piece in pieces:
+                shown = str(piece) if piece.restarts else shown + piece
+
+        reading = asyncio.gather(read("ends", 150), read("goes-on", 1_000), show())
+        both = [*texts.values()]
+        await asyncio.to_thread(eventually, lambda: shown and all(one.value for one in both), "all read")
+        server.signal(signal.SIGSTOP)
+        await asyncio.sleep(7)
+        server.signal(signal.SIGCONT)
+        await asyncio.wait_for(reading, DEADLINE)
+    assert (texts["ends"].value, shown) == (text_of("ends", 150), text_of("shown", 150))
+    assert texts["goes-on"].value == text_of("goes-on", 1_000)
+    assert [text.attempts for text in both] == [{1}, {1}]
+    assert [len(lines) for lines in begins(log).values()] == [1, 1, 1]

@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import grpc
 import pytest
 
 from agentreach.v1 import dispatch_pb2, ops_pb2, result_pb2, task_pb2
 from reach import Agent, Client
+from reach.wire.status import error_from_rpc
 from tests.e2e.agents.worker import text_of
 from tests.e2e.plain import DEADLINE, Plain, refused, spec, timeouts
 from tests.e2e.processes import AgentProcess, Server, begins, eventually, read_log, tell
@@ -38,7 +40,7 @@ def hasty(tmp_path: Path) -> Iterator[Server]:
 
 def test_DLV13_P10_running_work_is_finished_and_nothing_new_is_taken(server, plain, start_agents, log):
     start_agents(1)
-    plain.dispatch(spec("sleep", {"seconds": 2}, "runs", timeouts=LONG))
+    plain.dispatch(spec("sleep", {"seconds": 4}, "runs", timeouts=LONG))
     eventually(lambda: begins(log), "it runs")
     waiting: list[task_pb2.Result] = []
     waiter = threading.Thread(target=lambda: waiting.append(plain.result("runs")))
@@ -47,20 +49,20 @@ def test_DLV13_P10_running_work_is_finished_and_nothing_new_is_taken(server, pla
     asked_at = time.monotonic()
     server.terminate()
 
-    def is_refused() -> bool:
+    def refusal() -> str:
         try:
             plain.dispatch(spec("echo", "x"))
-        except grpc.RpcError:
-            return True
-        return False
+        except grpc.RpcError as error:
+            return error_from_rpc(cast("Any", error)).reason.name
+        return ""
 
-    eventually(is_refused, "intake has stopped", seconds=1.5)
+    assert eventually(refusal, "intake has stopped") == "SHUTTING_DOWN"
     with refused("SHUTTING_DOWN", grpc.StatusCode.UNAVAILABLE):
         plain.dispatch(spec("echo", "x", "new"))
     code, took = server.wait(DEADLINE), time.monotonic() - asked_at
     waiter.join()
-    assert (code, waiting[0].state, waiting[0].output.text) == (0, SUCCEEDED, "slept 2")
-    tell(f"a server with a task of 2 s ended {took:.1f} s after SIGTERM")
+    assert (code, waiting[0].state, waiting[0].output.text) == (0, SUCCEEDED, "slept 4")
+    tell(f"a server with a task of 4 s ended {took:.1f} s after SIGTERM")
     assert took <= 10
     server.start()
     assert plain.get("runs", wait_for_ready=True).state == SUCCEEDED

@@ -306,7 +306,10 @@ def reason_name(error: Any) -> str:
 
 
 async def refusal(call: Any) -> tuple[str, str, str]:
-    """(code, reason, text) of a call that fails; ("OK", "", "") if it does not. Streams are read to their end."""
+    """(code, reason, text) of a call that fails; ("OK", "", "") if it does not. Streams are read to their end.
+
+    A call whose deadline passes while a frame is written is cancelled by gRPC itself, and says CancelledError.
+    """
     try:
         async with asyncio.timeout(TIMEOUT):
             if hasattr(call, "read"):
@@ -316,6 +319,10 @@ async def refusal(call: Any) -> tuple[str, str, str]:
                 await call
     except grpc.aio.AioRpcError as error:
         return error.code().name, reason_in(error.trailing_metadata()), error.details() or ""
+    except asyncio.CancelledError:
+        if not call.cancelled():
+            raise
+        return "CANCELLED", "", ""
     return "OK", "", ""
 
 

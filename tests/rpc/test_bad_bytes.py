@@ -250,6 +250,32 @@ async def test_the_largest_task_with_the_largest_answer_can_be_read_whole(stubs,
     assert (len(page.tasks), bool(page.next_page_token)) == (1, True)
 
 
+async def test_a_fleet_with_much_to_say_is_told_in_parts(stubs):
+    """40 registrations of 200 KiB: lists end their pages early, and a watch tells them in several messages."""
+    name = unique("wordy")
+    capabilities = [{"name": f"c{number}", "description": "d" * 20_000} for number in range(10)]
+    for number in range(40):
+        registration = {"agent_id": name, "boot_id": "b", "instance_id": f"{name}-{number:02}"}
+        await stubs.registry.Register(pb.RegisterRequest(registration={**registration, "capabilities": capabilities}))
+    seen: list[str] = []
+    token = ""
+    while token or not seen:
+        request = pb.ListAgentsRequest(filter={"agent_id": name}, page_size=1_000, page_token=token)
+        page = await stubs.registry.ListAgents(request)
+        assert page.ByteSize() < MIB
+        seen += [one.registration.instance_id for one in page.agents]
+        token = page.next_page_token
+    assert seen == [f"{name}-{number:02}" for number in range(40)]
+    watch = stubs.registry.WatchAgents(pb.WatchAgentsRequest(filter={"agent_id": name}), timeout=TIMEOUT)
+    parts = [await watch.read()]
+    while not parts[-1].in_sync:
+        parts.append(await watch.read())
+    watch.cancel()
+    assert [part.reset for part in parts] == [True] + [False] * (len(parts) - 1)
+    assert max(part.ByteSize() for part in parts) < MIB
+    assert [one.registration.instance_id for part in parts for one in part.agents] == seen
+
+
 async def test_many_checkpoints_and_long_failures_fit_into_frames(stubs, agent, caller):
     """40 attempts leave 256 KiB each and fail with long texts, all in one turn of the loop; 10 MiB in a frame would end
     the stream of whoever gets it."""

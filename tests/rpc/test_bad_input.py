@@ -20,7 +20,6 @@ from tests.rpc.peers import (
     info_in,
     key_of,
     pb,
-    reason_in,
     reason_name,
     refusal,
     unique,
@@ -101,17 +100,12 @@ async def outcome(stubs: Stubs, name: str, message: bytes, wait: float = 0.5) ->
 
     call = make(one() if method.client_streaming else message, timeout=wait)
     try:
-        if method.server_streaming:
-            async for _ in call:
-                pass
-        else:
-            await call
-    except grpc.aio.AioRpcError as error:
-        if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED or reason_in(error.trailing_metadata()):
-            return error.code().name, reason_in(error.trailing_metadata()), error.details() or ""
+        code, reason, text = await refusal(call)
     finally:
         call.cancel()
-    return "OK", "", ""
+    if code in ("DEADLINE_EXCEEDED", "CANCELLED") and not reason:
+        return "OK", "", ""
+    return code, reason, text
 
 
 def encoded(name: str, **fields: Any) -> bytes:

@@ -111,6 +111,18 @@ async def test_dispatch_with_a_short_wait_says_where_the_task_stands(stubs, agen
     await agent.serve(await agent.next("offers"), "late")
 
 
+async def test_a_wait_ends_before_the_deadline_of_its_call(stubs, agent):
+    spec = {"selector": to(agent)}
+    call = stubs.dispatch.Dispatch(pb.DispatchRequest(task=spec, wait={"seconds": 30}), timeout=1)
+    answer = await call  # and not DEADLINE_EXCEEDED: the caller learns what became of the task, and its id
+    assert answer.state in (pb.TASK_STATE_DELIVERED, pb.TASK_STATE_RUNNING)
+    call = stubs.dispatch.WaitForResult(pb.WaitForResultRequest(task_id=answer.task_id), timeout=1)
+    assert (await refusal(call))[:2] == ("DEADLINE_EXCEEDED", "WAIT_EXPIRED")
+    await agent.finish(await agent.next("offers"), "late")
+    call = stubs.dispatch.WaitForResult(pb.WaitForResultRequest(task_id=answer.task_id), timeout=5)
+    assert (await call).result.output.text == "late"
+
+
 async def test_each_interest_hears_what_it_asked_for(agent, caller):
     ids = {name: unique(name.lower()) for name in ("ACCEPTANCE", "OUTCOME", "EVENTS")}
     for reference, (name, task_id) in enumerate(ids.items(), 1):
@@ -206,6 +218,31 @@ async def test_what_an_agent_calls_a_failure_is_told_and_not_retried(agent, call
     result = await caller.complete(task_id)
     assert (result.state, result.attempts) == (pb.TASK_STATE_FAILED, 1)
     assert (reason_name(result.error), result.error.message) == ("AGENT_FAILED", "no such page")
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [
+        (
+            {"error_class": "ERROR_CLASS_AGENT_ERROR", "reason": "ERROR_REASON_AGENT_REJECTED"},
+            "REJECTED",
+            "AGENT_REJECTED",
+        ),
+        ({"reason": "ERROR_REASON_AGENT_REJECTED"}, "REJECTED", "AGENT_REJECTED"),
+        ({}, "FAILED", "AGENT_FAILED"),
+        ({"error_class": "ERROR_CLASS_AGENT_ERROR"}, "FAILED", "AGENT_FAILED"),
+        ({"error_class": "ERROR_CLASS_INVALID_REQUEST"}, "FAILED", "INVALID_FIELD"),
+        ({"error_class": "ERROR_CLASS_INTERNAL"}, "DEAD_LETTERED", "INTERNAL_FAULT"),
+        ({"error_class": 77, "reason": 99}, "DEAD_LETTERED", "INTERNAL_FAULT"),
+    ],
+)
+async def test_what_the_class_and_the_reason_of_a_failure_come_to(agent, caller, error, state, reason):
+    task_id = unique("class")
+    await caller.submit(1, "INTEREST_OUTCOME", task_id=task_id, selector=to(agent))
+    await agent.finish(await agent.next("offers"), error={"message": "no", **error})
+    result = await caller.complete(task_id)
+    assert (pb.TaskState.Name(result.state), reason_name(result.error)) == (f"TASK_STATE_{state}", reason)
+    assert result.attempts == 1
 
 
 async def test_an_unavailable_agent_is_left_for_another_instance(stubs, caller):

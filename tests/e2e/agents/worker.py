@@ -148,15 +148,15 @@ def text_of(task_id: str, count: int) -> str:
 
 
 async def replace(task: Task) -> AsyncIterator[Delta]:
-    """REPLACE deltas of `size` characters for `seconds`, as fast as they are taken, or with a `pause` between them.
-    Each begins with its number and the time it was made."""
+    """`count` REPLACE deltas of `size` characters, as fast as they are taken, or with a `pause` between them.
+
+    Each begins with its number and the time it was made.
+    """
     asked = task.data
-    end, number = time.monotonic() + asked["seconds"], 0
-    while time.monotonic() < end:
-        number += 1
+    for number in range(1, asked["count"]):
         yield Delta(data=f"{number} {time.time()} ".ljust(asked["size"], "x"), mode="replace")
         await asyncio.sleep(asked.get("pause", 0))
-    yield Delta(data=f"{number + 1} {time.time()} last", mode="replace")
+    yield Delta(data=f"{asked['count']} {time.time()} last", mode="replace")
 
 
 if __name__ == "__main__":
