@@ -19,6 +19,7 @@ import signal
 import socket
 import string
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Self, TypeVar
 
@@ -30,12 +31,12 @@ from reach.errors import InvalidRequest, Reason, Unavailable
 from reach.sdk.attempts import Attempt
 from reach.sdk.capabilities import CapabilityLike, capability_fields
 from reach.sdk.channel import ForkGuard, Target, TlsLike
+from reach.sdk.encoding import output_outcome
 from reach.sdk.figures import Figures, duration
 from reach.sdk.handlers import DEFAULT_METHOD, Function, Handler
 from reach.sdk.link import Link
-from reach.sdk.notes import LINK
 from reach.sdk.outcomes import Outcome
-from reach.sdk.payloads import Fields, payload_fields
+from reach.sdk.payloads import Fields
 from reach.version import VERSION
 
 log = logging.getLogger("reach.sdk")
@@ -256,9 +257,8 @@ class Agent:
         if running is not None and running.number == attempt:
             link.attempts.finish_early(running, output)
         else:
-            payload, _ = payload_fields(output)
-            key = {"task_id": task_id, "attempt": attempt, "tenant": tenant}
-            link.outcomes.add(Outcome((tenant, task_id), {"link": LINK, "key": key, "output": payload}))
+            content, _ = output_outcome(output)
+            link.outcomes.add(Outcome((tenant, task_id), attempt, content), time.monotonic())
         await link.outcomes.committed((tenant, task_id), attempt)
 
     async def begin_effect(self, task_id: str, attempt: int, effect: str, *, tenant: str = "") -> None:

@@ -7,7 +7,8 @@ that it is. All methods belong to the loop, unless they say otherwise; threads c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import time
+from collections.abc import Coroutine, Iterable
 from itertools import islice
 from typing import Any, Final
 
@@ -15,12 +16,13 @@ from agentreach.v1 import attach_pb2, attempt_pb2, task_pb2
 from reach.errors import ErrorClass, Internal, InvalidRequest, ReachError, Reason, ResourceExhausted
 from reach.sdk.bridge import Bridge
 from reach.sdk.connection import Connection, log
+from reach.sdk.encoding import LINK, output_outcome, result_item
 from reach.sdk.figures import Figures
 from reach.sdk.flow import Flow
 from reach.sdk.handlers import DEFAULT_METHOD, FOLDED, Handler, Kind, run_coroutine, run_in_thread, run_pieces
-from reach.sdk.notes import LINK, Effects, Notes, cancelled_error
-from reach.sdk.outcomes import Key, Outcome, Outcomes
-from reach.sdk.payloads import PAYLOAD_LIMIT, Answer, Delta, Fields, payload_fields
+from reach.sdk.notes import Effects, Notes, cancelled_error
+from reach.sdk.outcomes import Key, Outcome, Outcomes, outcome_content
+from reach.sdk.payloads import PAYLOAD_LIMIT, Answer, Delta, Fields
 from reach.sdk.task import Task
 from reach.sdk.threads import HandlerThreads
 from reach.sdk.tracing import context_with
@@ -38,7 +40,6 @@ class Attempt:
         "ended",
         "flow",
         "handler",
-        "key",
         "map_key",
         "number",
         "runner",
@@ -47,11 +48,7 @@ class Attempt:
     )
 
     def __init__(self, map_key: Key, number: int, begun: float, handler: Handler | None) -> None:
-        tenant, task_id = map_key
         self.map_key = map_key
-        self.key: Fields = {"task_id": task_id, "attempt": number}
-        if tenant:
-            self.key["tenant"] = tenant
         self.number = number
         self.begun = begun
         self.handler = handler
@@ -65,6 +62,12 @@ class Attempt:
         self.runner: asyncio.Task[None] | None = None
         self.flow: Flow | None = None
         self.effects: dict[str, asyncio.Future[None]] | None = None
+
+    @property
+    def key(self) -> Fields:
+        """The fields of its AttemptKey."""
+        tenant, task_id = self.map_key
+        return {"task_id": task_id, "attempt": self.number, "tenant": tenant}
 
 
 class Attempts(Bridge):
@@ -96,44 +99,53 @@ class Attempts(Bridge):
 
     # What the server says
 
-    def offered(self, offer: attempt_pb2.Offer, now: float) -> None:
-        """Takes up an attempt, unless it runs or is answered already. `frame_ended` must follow."""
-        spec = offer.task
-        key = (offer.tenant, spec.task_id)
+    def offered(self, offers: Iterable[attempt_pb2.Offer]) -> None:
+        """Takes up the attempts of a frame, but those that run or are answered already."""
+        now = time.monotonic()
+        for offer in offers:
+            spec = offer.task
+            key = (offer.tenant, spec.task_id)
+            number = offer.attempt
+            if not self._is_new(key, number):
+                continue
+            handler = self._handlers.get(spec.method or DEFAULT_METHOD) or self._stand_in(spec.method)
+            self.running[key] = attempt = Attempt(key, number, now, handler)
+            self._figures.begun(handler)
+            if self.draining:
+                self._conclude(attempt, outcome_content({"released": {"reason": "the agent drains"}}), None)
+            elif handler is None:
+                names = ", ".join(sorted(self._handlers)) or "none"
+                text = f"this agent has no handler for method {spec.method or DEFAULT_METHOD!r}; it has: {names}"
+                self.fail(attempt, InvalidRequest(text))
+            else:
+                attempt.task = Task(offer, attempt, self)
+                self._begin(attempt, handler, spec.trace if spec.HasField("trace") else None)
+        if self.running:
+            self.idle.clear()
+        if self._fresh:  # handlers make their first step before they are accepted: an outcome then says it all
+            self._loop.call_soon(self._accept_fresh)
+
+    def _is_new(self, key: Key, number: int) -> bool:
+        """Whether an attempt is to begin. If so, an older one of the task has ended; if not, its outcome is told."""
         outcome = self.outcomes.find(key)
         if outcome is not None:
-            if outcome.attempt >= offer.attempt:
-                if outcome.attempt == offer.attempt:
+            if outcome.attempt >= number:
+                if outcome.attempt == number:
                     self.outcomes.answer_again(outcome)
-                return
+                return False
             self.outcomes.forget(key)
         older = self.running.get(key)
         if older is not None:
-            if older.number >= offer.attempt:
-                return
+            if older.number >= number:
+                return False
             self.stop(older, silent=True)
-        method = spec.method or DEFAULT_METHOD
-        handler = self._handlers.get(method) or self._handlers.get(DEFAULT_METHOD)
-        if handler is None and not spec.method and len(self._handlers) == 1:
-            (handler,) = self._handlers.values()
-        attempt = Attempt(key, offer.attempt, now, handler)
-        self.running[key] = attempt
-        self._figures.begun(handler)
-        if self.draining:
-            self._conclude(attempt, {"released": {"reason": "the agent drains"}}, None)
-        elif handler is None:
-            names = ", ".join(sorted(self._handlers)) or "none"
-            self.fail(attempt, InvalidRequest(f"this agent has no handler for method {method!r}; it has: {names}"))
-        else:
-            attempt.task = Task(offer, attempt, self)
-            self.idle.clear()
-            self._begin(attempt, handler, spec.trace)
+        return True
 
-    def frame_ended(self) -> None:
-        """All offers of a frame are taken up. Handlers make their first step before they are accepted: an outcome in
-        the same frame says it all."""
-        if self._fresh:
-            self._loop.call_soon(self._accept_fresh)
+    def _stand_in(self, method: str) -> Handler | None:
+        """The handler for a method that has none of its own."""
+        if not method and len(self._handlers) == 1:
+            return next(iter(self._handlers.values()))
+        return self._handlers.get(DEFAULT_METHOD)
 
     def cancel(self, key: Key, number: int, silent: bool) -> None:
         """The server wants an attempt stopped. `silent`: and does not want to hear that it is."""
@@ -143,7 +155,7 @@ class Attempts(Bridge):
         elif silent:
             outcome = self.outcomes.unacknowledged.get(key)
             if outcome is not None and outcome.attempt == number:
-                self.outcomes.acknowledged(key, number)
+                self.outcomes.given_up(key, number)
 
     def granted(self, grant: attach_pb2.EffectGrant) -> None:
         """The answer to a request for an effect."""
@@ -206,21 +218,19 @@ class Attempts(Bridge):
             self._finish_folded(attempt)
             return
         try:
-            output, size = payload_fields(value)
+            content, size = output_outcome(value)
+            if type(value) is Answer:
+                content += outcome_content(_extras(value))
         except InvalidRequest as error:
             self.fail(attempt, Internal(f"the handler's answer has no form: {error.message}", Reason.AGENT_CRASHED))
-            return
-        if size > self.payload_limit:
-            text = f"the answer has {size} bytes; this server takes at most {self.payload_limit}"
-            self.fail(attempt, ResourceExhausted(text, Reason.RESULT_TOO_LARGE))
-            return
-        outcome: Fields = {"output": output}
-        try:
-            if type(value) is Answer:
-                outcome.update(_extras(value))
-            self._conclude(attempt, outcome, failed=False)
         except (TypeError, ValueError) as error:
             self.fail(attempt, Internal(f"the handler's answer cannot be sent: {error}", Reason.AGENT_CRASHED))
+        else:
+            if size <= self.payload_limit:
+                self._conclude(attempt, content, False)
+                return
+            text = f"the answer has {size} bytes; this server takes at most {self.payload_limit}"
+            self.fail(attempt, ResourceExhausted(text, Reason.RESULT_TOO_LARGE))
 
     def finish_early(self, attempt: Attempt, value: Any) -> None:
         """Somebody says what the attempt came to before its handler returned, which may go on but is not heard."""
@@ -239,9 +249,9 @@ class Attempts(Bridge):
         else:
             text = f"{type(error).__name__}: {_text_of(error)}"
             told = Internal(text, Reason.AGENT_CRASHED)
-            log.error("the handler of task %s broke: %s", attempt.key["task_id"], bounded_text(text), exc_info=error)
+            log.error("the handler of task %s broke: %s", attempt.map_key[1], bounded_text(text), exc_info=error)
         failed = _FAILED.get(told.error_class)
-        self._conclude(attempt, {"error": error_to_proto(told)}, failed)
+        self._conclude(attempt, outcome_content({"error": error_to_proto(told)}), failed, is_error=True)
 
     def cancelled(self, attempt: Attempt) -> None:
         """The handler ended after it was cancelled, or cancelled itself."""
@@ -250,11 +260,10 @@ class Attempts(Bridge):
         if not attempt.cancelled:
             self.fail(attempt, Internal("CancelledError: the handler cancelled itself", Reason.AGENT_CRASHED))
             return
-        self._leave(attempt, None)
+        self._leave(attempt, None, time.monotonic())
         if not attempt.silent and self._connection.up:
-            fields: Fields = {"link": LINK, "key": attempt.key, "error": error_to_proto(cancelled_error())}
-            items: Fields = {"results": [fields]}
-            self._outbox.put(attach_pb2.AttachRequest(**items).SerializeToString())
+            content = outcome_content({"error": error_to_proto(cancelled_error())})
+            self._outbox.put(result_item(attempt.map_key, attempt.number, content))
 
     def run_on_loop(self, attempt: Attempt, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Goes on with a coroutine that a plain function returned."""
@@ -278,7 +287,7 @@ class Attempts(Bridge):
     def release(self, reason: str) -> None:
         """Gives back all that runs."""
         for attempt in list(self.running.values()):
-            self._conclude(attempt, {"released": {"reason": reason}}, None)
+            self._conclude(attempt, outcome_content({"released": {"reason": reason}}), None)
             self._halt(attempt)
 
     def stop(self, attempt: Attempt, silent: bool) -> None:
@@ -297,8 +306,8 @@ class Attempts(Bridge):
         if attempt.runner is not None:
             attempt.runner.cancel()
 
-    def _begin(self, attempt: Attempt, handler: Handler, trace: task_pb2.TraceContext) -> None:
-        context = context_with(trace.traceparent, trace.tracestate) if trace.traceparent else None
+    def _begin(self, attempt: Attempt, handler: Handler, trace: task_pb2.TraceContext | None) -> None:
+        context = context_with(trace.traceparent, trace.tracestate) if trace and trace.traceparent else None
         if handler.kind is Kind.CALL:
             attempt.accepted = self.threads.has_room
             self.threads.run(lambda: self._work(attempt, handler), context)
@@ -337,26 +346,33 @@ class Attempts(Bridge):
     def _finish_folded(self, attempt: Attempt) -> None:
         flow = attempt.flow
         if flow is None or not flow.last:
-            self._conclude(attempt, {"output": {}}, failed=False)
+            self._conclude(attempt, outcome_content({"output": {}}), failed=False)
         elif flow.whole or flow.mute:
-            self._conclude(attempt, {"output": flow.output()}, failed=False)
+            self._conclude(attempt, outcome_content({"output": flow.output()}), failed=False)
         else:
-            folded = {"folded": {"last_attempt_sequence": flow.last}}
+            folded = outcome_content({"folded": {"last_attempt_sequence": flow.last}})
             self._conclude(attempt, folded, failed=False, whole={"output": flow.output()})
 
-    def _conclude(self, attempt: Attempt, outcome: Fields, failed: bool | None, whole: Fields | None = None) -> None:
-        base: Fields = {"link": LINK, "key": attempt.key}
-        made = Outcome(attempt.map_key, {**base, **outcome}, None if whole is None else {**base, **whole})
-        self._leave(attempt, failed)
-        self.outcomes.add(made)
+    def _conclude(
+        self,
+        attempt: Attempt,
+        content: bytes,
+        failed: bool | None,
+        is_error: bool = False,
+        whole: Fields | None = None,
+    ) -> None:
+        now = time.monotonic()
+        self._leave(attempt, failed, now)
+        self.outcomes.add(Outcome(attempt.map_key, attempt.number, content, is_error, whole), now)
 
-    def _leave(self, attempt: Attempt, failed: bool | None) -> None:
+    def _leave(self, attempt: Attempt, failed: bool | None, now: float) -> None:
         """The attempt is over: it counts no longer, and holds nothing but its names."""
-        now = self._loop.time()
         attempt.ended = True
-        if self.running.get(attempt.map_key) is attempt:
-            del self.running[attempt.map_key]
-        self._stopping.discard(attempt)
+        key = attempt.map_key
+        if self.running.get(key) is attempt:
+            del self.running[key]
+        elif attempt in self._stopping:
+            self._stopping.remove(attempt)
         self.notes.forget(attempt)
         self._figures.ended(attempt.handler, now - attempt.begun, now, failed)
         if not self.running and not self._stopping:

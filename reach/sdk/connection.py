@@ -62,8 +62,9 @@ class Outbox:
     def wake(self) -> None:
         """Lets the writer look, although nothing may be here yet."""
         self._look = True
-        if self._wakes is not None and not self._wakes.done():
-            self._wakes.set_result(None)
+        wakes, self._wakes = self._wakes, None
+        if wakes is not None and not wakes.done():
+            wakes.set_result(None)
 
     async def wait(self) -> None:
         """Returns when there is something, or after `wake`."""

@@ -22,7 +22,7 @@ def duration(seconds: float) -> Fields:
 
 
 class Figures:
-    """Counts of one agent. Times are of the loop's clock."""
+    """Counts of one agent. Times are of the monotonic clock."""
 
     __slots__ = (
         "availability",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -12,9 +13,9 @@ from reach.errors import Internal, InvalidRequest, ReachError, Reason
 from reach.sdk.attempts import Attempts
 from reach.sdk.channel import PROTOCOL_VERSION, Target
 from reach.sdk.connection import Broken, Connection, log
+from reach.sdk.encoding import LINK
 from reach.sdk.figures import Figures, duration
 from reach.sdk.handlers import DEFAULT_METHOD, Handler
-from reach.sdk.notes import LINK
 from reach.sdk.outcomes import RESEND_S, Key, Outcomes
 from reach.sdk.payloads import Fields
 from reach.sdk.watchdog import Watchdog
@@ -129,15 +130,10 @@ class Link:
             self._welcome(welcome)
         for refusal in frame.refusals:
             self._refused(refusal)
-        acknowledged = self.outcomes.acknowledged
-        for key in frame.acknowledgements:
-            acknowledged((key.tenant, key.task_id), key.attempt)
-        offers = frame.offers
-        if offers:
-            now = self._loop.time()
-            for offer in offers:
-                attempts.offered(offer, now)
-            attempts.frame_ended()
+        if frame.acknowledgements:
+            self.outcomes.acknowledged(frame.acknowledgements)
+        if frame.offers:
+            attempts.offered(frame.offers)
         self._received_rest(frame)
 
     def lost(self, error: ReachError) -> None:
@@ -254,7 +250,7 @@ class Link:
         return methods
 
     def _status(self) -> Fields:
-        fields = self._figures.fields(self._loop.time(), self.attempts.threads.waiting, self._handlers)
+        fields = self._figures.fields(time.monotonic(), self.attempts.threads.waiting, self._handlers)
         if self.attempts.draining:
             fields["availability"] = int(Availability.DRAINING)
         return fields

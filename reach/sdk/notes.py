@@ -10,14 +10,13 @@ from agentreach.v1 import attach_pb2
 from reach.errors import InvalidRequest, Reason
 from reach.sdk.bridge import Bridge
 from reach.sdk.connection import Connection
+from reach.sdk.encoding import LINK
 from reach.sdk.payloads import NOTE_LIMIT, Fields, Progress, checked_size
 from reach.wire.status import bounded_text, error_from_proto
 
 if TYPE_CHECKING:
     from reach.sdk.attempts import Attempt
 
-LINK: Final = 1
-"""Number of our link: one instance per stream."""
 CHECKPOINT_LIMIT: Final = 256 << 10
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
-from agentreach.v1 import attach_pb2, attempt_pb2
+from agentreach.v1 import attempt_pb2
 from reach.errors import Internal, ReachError, Reason
 from reach.sdk.connection import Connection, log
+from reach.sdk.encoding import result_item
 from reach.sdk.payloads import Fields
 from reach.wire.status import error_to_proto
 
@@ -28,26 +30,30 @@ _GONE: Final = frozenset({Reason.STALE_ATTEMPT, Reason.UNKNOWN_ATTEMPT, Reason.S
 
 
 class Outcome:
-    """What became of an attempt, as an item to send. Making one raises TypeError or ValueError if it has a part that
-    cannot be sent."""
+    """What became of an attempt."""
 
-    __slots__ = ("attempt", "fields", "is_error", "item", "key", "sent_at", "whole")
+    __slots__ = ("attempt", "content", "is_error", "key", "sent_at", "whole")
 
-    def __init__(self, key: Key, fields: Fields, whole: Fields | None = None) -> None:
+    def __init__(
+        self, key: Key, attempt: int, content: bytes, is_error: bool = False, whole: Fields | None = None
+    ) -> None:
         self.key = key
-        self.attempt: int = fields["key"]["attempt"]
-        self.fields = fields
-        self.item = result_item(fields)
+        self.attempt = attempt
+        self.content = content
+        """All fields of its AttemptResult but the names."""
+        self.is_error = is_error
         self.whole = whole
-        """Fields of the same outcome with its whole output, if `item` leaves that to the deltas (Folded)."""
-        self.is_error = "error" in fields
+        """Fields of the same outcome with its whole output, if `content` leaves that to the deltas (Folded)."""
         self.sent_at = 0.0
 
+    def item(self) -> bytes:
+        """As it is sent."""
+        return result_item(self.key, self.attempt, self.content)
 
-def result_item(fields: Fields) -> bytes:
-    """An outcome as an item."""
-    items: Fields = {"results": [fields]}
-    return attach_pb2.AttachRequest(**items).SerializeToString()
+
+def outcome_content(fields: Fields) -> bytes:
+    """Fields of an AttemptResult, for an `Outcome`. Raises TypeError or ValueError if one cannot be sent."""
+    return attempt_pb2.AttemptResult(**fields).SerializeToString()
 
 
 class Outcomes:
@@ -56,6 +62,7 @@ class Outcomes:
 
     def __init__(self, connection: Connection, status: Callable[[], Fields]) -> None:
         self._connection = connection
+        self._outbox = connection.outbox
         self._status = status
         self._loop = asyncio.get_running_loop()
         self._by_key: dict[Key, Outcome] = {}
@@ -78,45 +85,56 @@ class Outcomes:
         if self.unacknowledged.pop(key, None) is not None and not self.unacknowledged:
             self.settled.set()
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: Outcome, now: float) -> None:
         """Sends an outcome and keeps it."""
-        self._by_key[outcome.key] = outcome
-        self.unacknowledged[outcome.key] = outcome
-        self.settled.clear()
+        key = outcome.key
+        self._by_key[key] = outcome
+        if not self.unacknowledged:
+            self.settled.clear()
+        self.unacknowledged[key] = outcome
         if self._connection.up:
-            outcome.sent_at = now = self._loop.time()
-            if now < self._warm_at:
-                self._connection.outbox.put(outcome.item)
-            else:
+            outcome.sent_at = now
+            content = outcome.content
+            if now >= self._warm_at:
                 self._warm_at = now + WARM_S
-                self._connection.outbox.put(result_item({**outcome.fields, "status": self._status()}))
-        outcome.fields = {}
+                content += outcome_content({"status": self._status()})
+            self._outbox.put(result_item(key, outcome.attempt, content))
 
     def answer_again(self, outcome: Outcome) -> None:
         """Sends a kept outcome, because the attempt was offered again."""
         if self._connection.up:
-            outcome.sent_at = self._loop.time()
-            self._connection.outbox.put(outcome.item)
+            outcome.sent_at = time.monotonic()
+            self._outbox.put(outcome.item())
 
-    def acknowledged(self, key: Key, attempt: int) -> None:
-        """The server has committed it. It is held a while for repeated offers."""
-        outcome = self.unacknowledged.get(key)
-        if outcome is None or outcome.attempt != attempt:
-            return
-        del self.unacknowledged[key]
+    def acknowledged(self, keys: Iterable[attempt_pb2.AttemptKey]) -> None:
+        """The server has committed them. They are held a while for repeated offers."""
+        unacknowledged = self.unacknowledged
+        for name in keys:
+            key = (name.tenant, name.task_id)
+            outcome = unacknowledged.get(key)
+            if outcome is not None and outcome.attempt == name.attempt:
+                del unacknowledged[key]
+                outcome.whole = None
+                self._held.append(outcome)
+                self._held_bytes += len(outcome.content)
+        self._let_go()
+
+    def given_up(self, key: Key, attempt: int) -> None:
+        """The server wants nothing of it any more: as good as acknowledged."""
+        self.acknowledged((attempt_pb2.AttemptKey(tenant=key[0], task_id=key[1], attempt=attempt),))
+
+    def _let_go(self) -> None:
+        """Some were acknowledged: tells those who wait for it, and forgets the oldest of all that is held."""
         if not self.unacknowledged:
             self.settled.set()
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
-        outcome.whole = None
-        held = self._held
-        held.append(outcome)
-        self._held_bytes += len(outcome.item)
+        held, by_key = self._held, self._by_key
         while len(held) > HELD or self._held_bytes > HELD_BYTES:
             old = held.popleft()
-            self._held_bytes -= len(old.item)
-            if self._by_key.get(old.key) is old:
-                del self._by_key[old.key]
+            self._held_bytes -= len(old.content)
+            if by_key.get(old.key) is old:
+                del by_key[old.key]
 
     async def committed(self, key: Key, attempt: int) -> None:
         """Returns when an outcome is acknowledged, or refused for good."""
@@ -127,23 +145,23 @@ class Outcomes:
 
     def send_all(self, new_stream: bool) -> None:
         """Sends all that wait for an acknowledgement, because of a new stream or because the server asks."""
-        now = self._loop.time()
+        now = time.monotonic()
         for outcome in self.unacknowledged.values():
             if new_stream:
                 self._make_whole(outcome)
             outcome.sent_at = now
-            self._connection.outbox.put(outcome.item)
+            self._outbox.put(outcome.item())
 
     def send_late(self) -> None:
         """Sends those again that have waited too long, unless the last ones have not even left yet."""
-        outbox = self._connection.outbox
+        outbox = self._outbox
         if not self._connection.up or outbox:
             return
-        now = self._loop.time()
+        now = time.monotonic()
         for outcome in self.unacknowledged.values():
             if outcome.sent_at <= now - RESEND_S:
                 outcome.sent_at = now
-                outbox.put(outcome.item)
+                outbox.put(outcome.item())
 
     def refused(self, key: Key, attempt: int, error: ReachError) -> None:
         """The server does not take an outcome."""
@@ -154,19 +172,17 @@ class Outcomes:
             self._make_whole(outcome)  # the deltas that it stands on are not there
             self.answer_again(outcome)
         elif error.reason in _GONE or outcome.is_error:
-            self.acknowledged(key, attempt)
+            self.given_up(key, attempt)
         else:  # what cannot be delivered becomes a failure, so that nobody waits for ever
             log.warning("the outcome of task %s was refused: %s", key[1], error.message)
-            kept = attach_pb2.AttachRequest.FromString(outcome.item).results[0]
             failure = Internal(f"the outcome was refused: {error.message}", Reason.AGENT_CRASHED)
             if error.reason in (Reason.RESULT_TOO_LARGE, Reason.PAYLOAD_TOO_LARGE):
                 failure = Internal(f"the answer was refused: {error.message}", error.reason)
-            result = attempt_pb2.AttemptResult(link=kept.link, key=kept.key, error=error_to_proto(failure))
-            outcome.item = attach_pb2.AttachRequest(results=[result]).SerializeToString()
+            outcome.content = outcome_content({"error": error_to_proto(failure)})
             outcome.is_error = True
             self.answer_again(outcome)
 
     def _make_whole(self, outcome: Outcome) -> None:
         if outcome.whole is not None:
-            outcome.item = result_item(outcome.whole)
+            outcome.content = outcome_content(outcome.whole)
             outcome.whole = None

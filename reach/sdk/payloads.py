@@ -137,7 +137,7 @@ def is_json(media_type: str) -> bool:
 
 def payload_bytes(payload: payload_pb2.Payload) -> bytes:
     """The content as bytes; text as UTF-8."""
-    return payload.data if payload.WhichOneof("content") == "data" else payload.text.encode()
+    return payload.data or payload.text.encode()
 
 
 def payload_text(payload: payload_pb2.Payload) -> str:

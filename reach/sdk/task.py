@@ -50,13 +50,12 @@ class Task:
     each attempt: give it to stores that compare.
     """
 
-    __slots__ = ("_attempt", "_attempts", "_begun", "_offer")
+    __slots__ = ("_attempt", "_attempts", "_offer")
 
     def __init__(self, offer: attempt_pb2.Offer, attempt: Attempt, attempts: Attempts) -> None:
         self._offer = offer
         self._attempt = attempt
         self._attempts = attempts
-        self._begun = time.monotonic()
 
     def __repr__(self) -> str:
         return f"Task({self.task_id!r}, attempt={self.attempt}, method={self.method!r})"
@@ -149,7 +148,7 @@ class Task:
         if not self._offer.HasField("start_to_close"):
             return None
         limit = self._offer.start_to_close
-        return self._begun + limit.seconds + limit.nanos / 1e9 - time.monotonic()
+        return self._attempt.begun + limit.seconds + limit.nanos / 1e9 - time.monotonic()
 
     @property
     def cancelled(self) -> bool:

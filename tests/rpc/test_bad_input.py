@@ -57,7 +57,7 @@ BASES: dict[str, dict[str, Any]] = {
     "DispatchStream": {"opening": {"protocol_version": "1"}, "submits": [{"reference": 1, "task": SPEC}]},
     "GetTask": {"task_id": "no-such-task"},
     "ListTasks": {},
-    "WaitForResult": {"task_id": "no-such-task", "timeout": {"nanos": 1_000_000}},
+    "WaitForResult": {"task_id": "no-such-task", "timeout": {"seconds": 5}},
     "CancelTask": {"task_id": "no-such-task"},
     "SendInput": {"task_id": "no-such-task"},
     "PreviewRoute": {"task": SPEC},

@@ -74,6 +74,9 @@ async def test_g7_ids_make_no_series(tmp_path):
                 await refusal(stubs.registry.GetAgent(pb.GetAgentRequest(instance_id=f"{task_id}y")))
             await caller.close()
             await agent.close()
+            async with asyncio.timeout(TIMEOUT):
+                while node.metrics.sources.streams()["streams"]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
 
         await hail(200)  # every label that has a bound reaches it
         before = series(await metrics(node))

@@ -21,9 +21,9 @@ from google.protobuf.message_factory import GetMessageClass
 from tests.rpc.hostile import METHODS, broken_bytes, odd_messages
 from tests.rpc.peers import AgentByHand, CallerByHand, Stubs, golden, key_of, pb, refusal, running
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
 TIMES = int(os.environ.get("REACH_FUZZ", "1"))
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(200 * TIMES)]
+
 SEED = int(os.environ.get("REACH_FUZZ_SEED", "1"))
 GOLDEN_EVERY = 500
 AT_ONCE = 40
@@ -106,7 +106,7 @@ async def test_messages_with_odd_values_in_any_field(stubs):
     calls = []
     for path in METHODS:
         many = 3 if path.endswith(("/Attach", "/DispatchStream", "/Dispatch", "/Register")) else 1
-        calls += [(path, [message]) for message in messages(path, 60 * many * TIMES)]
+        calls += [(path, [message]) for message in messages(path, 40 * many * TIMES)]
     random.Random(SEED).shuffle(calls)
     hail = Hail(stubs)
     await hail.all(calls)

@@ -329,7 +329,10 @@ class Gap(_message.Message):
     """Last missing sequence."""
     @_builtins.property
     def snapshot(self) -> _containers.RepeatedCompositeFieldContainer[Global___Delta]:
-        """All channels of the current attempt as they stand after `to_sequence`, each as one REPLACE delta."""
+        """All channels of the current attempt as they stand after `to_sequence`, each as one REPLACE delta. Empty where the
+        server does not have the text either (after it restarted): an `attempt_reset` with the text anew, or the final event,
+        puts it right.
+        """
 
     def __init__(
         self,
