@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Any
 
 from reach.core.effects import Turn
 from reach.core.model import PoolKey
 from reach.core.pool import Pool
+
+log = logging.getLogger(__name__)
 
 SHARDS = 64
 
@@ -22,17 +26,28 @@ class Shard:
         self.mail: dict[PoolKey, list[Any]] = {}
 
     def step(self, turn: Turn) -> None:
-        """Steps each pool that has mail or whose timers are due."""
+        """Steps each pool that has mail, with what is due besides."""
         mail, self.mail = self.mail, {}
         for key, events in mail.items():
-            self.pools[key].step(events, turn)
+            self._step(self.pools[key], events, turn)
 
     def wake(self, turn: Turn) -> None:
         """Steps each pool whose timers are due."""
         for pool in self.pools.values():
             due = pool.next_wake_ms()
             if due is not None and due <= turn.now_ms:
-                pool.step((), turn)
+                self._step(pool, (), turn)
+
+    def _step(self, pool: Pool, events: Sequence[Any], turn: Turn) -> None:
+        """One event that breaks a rule of the core is a bug of ours, and must not take the others with it."""
+        left = iter(events)
+        for _ in range(len(events) + 1):
+            try:
+                pool.step(left, turn)
+            except Exception:
+                log.exception("an event was lost: the core could not take it; please report this")
+            else:
+                return
 
     def next_wake_ms(self) -> int | None:
         """When the next timer of any pool is due."""

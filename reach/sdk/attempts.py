@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Iterable
-from itertools import islice
 from typing import Any, Final
 
 from agentreach.v1 import attach_pb2, attempt_pb2, task_pb2
@@ -21,7 +20,7 @@ from reach.sdk.figures import Figures
 from reach.sdk.flow import Flow
 from reach.sdk.handlers import DEFAULT_METHOD, FOLDED, Handler, Kind, run_coroutine, run_in_thread, run_pieces
 from reach.sdk.notes import Effects, Notes, cancelled_error
-from reach.sdk.outcomes import Key, Outcome, Outcomes, outcome_content
+from reach.sdk.outcomes import Key, Outcome, Outcomes, extras, outcome_content
 from reach.sdk.payloads import PAYLOAD_LIMIT, Answer, Delta, Fields
 from reach.sdk.task import Task
 from reach.sdk.threads import HandlerThreads
@@ -102,14 +101,15 @@ class Attempts(Bridge):
     def offered(self, offers: Iterable[attempt_pb2.Offer]) -> None:
         """Takes up the attempts of a frame, but those that run or are answered already."""
         now = time.monotonic()
+        running, known = self.running, self.outcomes.by_key
         for offer in offers:
             spec = offer.task
             key = (offer.tenant, spec.task_id)
             number = offer.attempt
-            if not self._is_new(key, number):
+            if (key in running or key in known) and not self._is_newer(key, number):
                 continue
             handler = self._handlers.get(spec.method or DEFAULT_METHOD) or self._stand_in(spec.method)
-            self.running[key] = attempt = Attempt(key, number, now, handler)
+            running[key] = attempt = Attempt(key, number, now, handler)
             self._figures.begun(handler)
             if self.draining:
                 self._conclude(attempt, outcome_content({"released": {"reason": "the agent drains"}}), None)
@@ -120,14 +120,15 @@ class Attempts(Bridge):
             else:
                 attempt.task = Task(offer, attempt, self)
                 self._begin(attempt, handler, spec.trace if spec.HasField("trace") else None)
-        if self.running:
+        if running:
             self.idle.clear()
         if self._fresh:  # handlers make their first step before they are accepted: an outcome then says it all
             self._loop.call_soon(self._accept_fresh)
 
-    def _is_new(self, key: Key, number: int) -> bool:
-        """Whether an attempt is to begin. If so, an older one of the task has ended; if not, its outcome is told."""
-        outcome = self.outcomes.find(key)
+    def _is_newer(self, key: Key, number: int) -> bool:
+        """Whether an attempt is to begin of a task that was here before, and if so, ends what was. If not, its outcome
+        is told again, if there is one."""
+        outcome = self.outcomes.by_key.get(key)
         if outcome is not None:
             if outcome.attempt >= number:
                 if outcome.attempt == number:
@@ -220,7 +221,7 @@ class Attempts(Bridge):
         try:
             content, size = output_outcome(value)
             if type(value) is Answer:
-                content += outcome_content(_extras(value))
+                content += outcome_content(extras(value))
         except InvalidRequest as error:
             self.fail(attempt, Internal(f"the handler's answer has no form: {error.message}", Reason.AGENT_CRASHED))
         except (TypeError, ValueError) as error:
@@ -307,7 +308,7 @@ class Attempts(Bridge):
             attempt.runner.cancel()
 
     def _begin(self, attempt: Attempt, handler: Handler, trace: task_pb2.TraceContext | None) -> None:
-        context = context_with(trace.traceparent, trace.tracestate) if trace and trace.traceparent else None
+        context = context_with(trace.traceparent, trace.tracestate) if trace is not None and trace.traceparent else None
         if handler.kind is Kind.CALL:
             attempt.accepted = self.threads.has_room
             self.threads.run(lambda: self._work(attempt, handler), context)
@@ -385,22 +386,6 @@ _FAILED: Final = {
     ErrorClass.INVALID_REQUEST: False,
 }
 """Whether an error says that we are broken (True), that we work (False), or neither."""
-
-MOST_USAGE: Final = 64
-"""Figures of one answer."""
-
-
-def _extras(answer: Answer) -> Fields:
-    fields: Fields = {}
-    if answer.confidence is not None:
-        fields["confidence"] = answer.confidence
-    if answer.conflict_hint:
-        fields["conflict_hint"] = bounded_text(answer.conflict_hint)
-    if answer.usage:
-        fields["usage"] = dict(islice(answer.usage.items(), MOST_USAGE))
-    if answer.executed_intent:
-        fields["executed_intent"] = bounded_text(answer.executed_intent, 256)
-    return fields
 
 
 def _text_of(error: BaseException) -> str:

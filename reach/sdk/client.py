@@ -17,10 +17,11 @@ import grpc
 
 from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc
 from reach.core.model import TaskState
-from reach.errors import InvalidRequest, ReachError, Reason, Unavailable
+from reach.errors import ReachError, Reason, Unavailable
 from reach.sdk.answers import Event, Result, TaskInfo, TextPiece
 from reach.sdk.channel import ForkGuard, Target, TlsLike
 from reach.sdk.dispatch import MOST_UNSENT, Line
+from reach.sdk.encoding import payload_message, submit_item
 from reach.sdk.entries import (
     ACCEPTANCE,
     EVENTS,
@@ -32,7 +33,8 @@ from reach.sdk.entries import (
     OutcomeEntry,
 )
 from reach.sdk.payloads import Fields, checked_size
-from reach.sdk.specs import TaskOptions, spec_fields
+from reach.sdk.specs import Heads, TaskOptions, task_id_of, trace_content, unsendable
+from reach.sdk.tracing import current_trace
 from reach.wire.status import error_from_rpc
 
 E = TypeVar("E", bound=Entry)
@@ -94,7 +96,7 @@ class Client:
     ) -> None:
         self._target = Target(addr, api_key, tls)
         self._app_id = app_id
-        self._source = source
+        self._heads = Heads(source)
         self._connect_timeout = connect_timeout
         self._reconnect_timeout = reconnect_timeout
         self._fork = ForkGuard()
@@ -320,12 +322,13 @@ class Client:
 
     def _ready_line(self) -> Line:
         """The stream, opened if it is not. Raises RuntimeError in a forked child and on another loop."""
-        self._fork.check("Client")
-        runner = self._runner
-        if runner is not None and not runner.done() and self._line is not None:
-            if self._loop is asyncio.get_running_loop():
-                return self._line
+        runner, line = self._runner, self._line
+        if runner is not None and line is not None and not runner.done():
+            if self._loop is asyncio.get_running_loop():  # so this is no forked child: it has another loop, or none
+                return line
+            self._fork.check("Client")
             raise RuntimeError("this Client is in use on another loop; each loop needs its own (or use SyncClient)")
+        self._fork.check("Client")
         self._target.check_unforked()
         self._loop = asyncio.get_running_loop()
         self._line = line = Line(self._target, self._connect_timeout, self._reconnect_timeout)
@@ -339,20 +342,22 @@ class Client:
         session = options.get("session")
         if self._app_id and isinstance(session, tuple) and len(session) == 2:
             options["session"] = (self._app_id, *session)
-        spec, size = spec_fields(method, payload, options)
-        if size > line.payload_limit:
-            checked_size(size, line.payload_limit, "the payload")
-        if self._source and "source" not in spec:
-            spec["source"] = self._source
-        reference = line.new_reference()
-        submit: Fields = {"submits": [{"reference": reference, "task": spec, "interest": interest}]}
+        task_id = task_id_of(options)
+        options["task_id"] = None  # the rest is what a head is kept for
+        content, largest, traced = self._heads.find(method, options)
         try:
-            item = dispatch_pb2.DispatchStreamRequest(**submit).SerializeToString()
+            message, size = payload_message(payload)
         except (TypeError, ValueError) as error:
-            raise InvalidRequest(f"a part of the task has a value that cannot be sent: {error}") from error
+            raise unsendable(error) from error
+        if size > line.payload_limit or largest > line.payload_limit:
+            checked_size(max(size, largest), line.payload_limit, "the payload")
+        if not traced and (trace := current_trace()) is not None:
+            content += trace_content(trace)
+        reference = line.new_reference()
+        item = submit_item(reference, interest, content, task_id, message)
         if len(item) > line.payload_limit + ITEM_MARGIN:  # attachments together: one message over it ends the stream
             checked_size(len(item), line.payload_limit, "the task with its attachments")
-        entry = kind(reference, spec["task_id"], item, line.new_future())
+        entry = kind(reference, task_id, item, line.new_future())
         line.add(entry)
         return entry
 

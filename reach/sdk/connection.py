@@ -67,7 +67,7 @@ class Outbox:
             wakes.set_result(None)
 
     async def wait(self) -> None:
-        """Returns when there is something, or after `wake`."""
+        """Returns when there is something, or after `wake`: in the next turn of the loop, with all of this one."""
         if not self._items and not self._look:
             self._wakes = asyncio.get_running_loop().create_future()
             try:
@@ -240,7 +240,6 @@ class Connection:
                 await outbox.wait()
                 if self._reopen:
                     return
-                await asyncio.sleep(0)  # all that is put in this turn of the loop joins the frame
                 peer.gather()
                 if frame := outbox.take():
                     await call.write(peer.prefix() + frame)

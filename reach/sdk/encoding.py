@@ -17,26 +17,25 @@ LINK: Final = 1
 """Number of our link: one instance per stream."""
 
 
-def _varint(number: int) -> bytes:
-    made = bytearray()
-    while number > 127:
-        made.append(number & 127 | 128)
-        number >>= 7
-    made.append(number)
-    return bytes(made)
+class _Varints(dict[int, bytes]):
+    """Numbers as protobuf writes them: lengths, and integers that are not negative. The small ones are kept."""
+
+    def __missing__(self, number: int) -> bytes:
+        made = bytearray()
+        while number > 127:
+            made.append(number & 127 | 128)
+            number >>= 7
+        made.append(number)
+        return bytes(made)
 
 
-_VARINTS: Final = tuple(_varint(number) for number in range(2_048))
-
-
-def varint(number: int) -> bytes:
-    """A number as protobuf writes it: a length, an integer that is not negative."""
-    return _VARINTS[number] if number < 2_048 else _varint(number)
+_VARINT: Final = _Varints()
+_VARINT.update((number, _VARINT[number]) for number in range(2_048))
 
 
 def _tag(message: type[Message], field: str, wire_type: int = 2) -> bytes:
     """What stands before a field, for a template: 2 is for all that has a length, 0 for integers."""
-    return varint(message.DESCRIPTOR.fields_by_name[field].number << 3 | wire_type).replace(b"%", b"%%")
+    return _VARINT[message.DESCRIPTOR.fields_by_name[field].number << 3 | wire_type].replace(b"%", b"%%")
 
 
 _LENGTH_AND_CONTENT: Final = b"%b%b"
@@ -53,7 +52,7 @@ _KEY: Final = (
 _TENANT: Final = _tag(attempt_pb2.AttemptKey, "tenant") + _LENGTH_AND_CONTENT
 _RESULT: Final = (
     _tag(attempt_pb2.AttemptResult, "link", 0)
-    + varint(LINK)
+    + _VARINT[LINK]
     + _tag(attempt_pb2.AttemptResult, "key")
     + _LENGTH_AND_CONTENT
     + b"%b"  # the outcome
@@ -83,36 +82,36 @@ def payload_message(value: Any) -> tuple[bytes, int]:
     kind = type(value)
     if kind is bytes:
         size = len(value)
-        return _DATA % (varint(size), value), size
+        return _DATA % (_VARINT[size], value), size
     if kind is str:
         data = value.encode("utf-8", "replace")
         size = len(data)
-        return _TEXT % (varint(size), data), size
+        return _TEXT % (_VARINT[size], data), size
     fields, size = payload_fields(value)
     return payload_pb2.Payload(**fields).SerializeToString(), size
 
 
 def output_outcome(value: Any) -> tuple[bytes, int]:
-    """The `output` of an AttemptResult, and the size of its content. Raises as `payload_message`."""
+    """A value as the `output` of an AttemptResult, and the size of its content. Raises as `payload_message`."""
     payload, size = payload_message(value)
-    return _OUTPUT % (varint(len(payload)), payload), size
+    return _OUTPUT % (_VARINT[len(payload)], payload), size
 
 
 def result_item(key: tuple[str, str], attempt: int, outcome: bytes) -> bytes:
     """What became of an attempt, as an item. `key`: (tenant, task_id); `outcome`: all other fields of AttemptResult."""
     tenant, task_id = key
     data = task_id.encode()
-    named = _KEY % (varint(len(data)), data, varint(attempt))
+    named = _KEY % (_VARINT[len(data)], data, _VARINT[attempt])
     if tenant:
         data = tenant.encode()
-        named += _TENANT % (varint(len(data)), data)
-    result = _RESULT % (varint(len(named)), named, outcome)
-    return _RESULTS % (varint(len(result)), result)
+        named += _TENANT % (_VARINT[len(data)], data)
+    result = _RESULT % (_VARINT[len(named)], named, outcome)
+    return _RESULTS % (_VARINT[len(result)], result)
 
 
 def submit_item(reference: int, interest: int, head: bytes, task_id: str, payload: bytes) -> bytes:
     """A task, as an item. `head`: all other fields of TaskSpec."""
     data = task_id.encode()
-    spec = _SPEC % (head, varint(len(data)), data, varint(len(payload)), payload)
-    submit = _SUBMIT % (varint(reference), varint(interest), varint(len(spec)), spec)
-    return _SUBMITS % (varint(len(submit)), submit)
+    spec = _SPEC % (head, _VARINT[len(data)], data, _VARINT[len(payload)], payload)
+    submit = _SUBMIT % (_VARINT[reference], _VARINT[interest], _VARINT[len(spec)], spec)
+    return _SUBMITS % (_VARINT[len(submit)], submit)

@@ -6,14 +6,15 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 from agentreach.v1 import attempt_pb2
 from reach.errors import Internal, ReachError, Reason
 from reach.sdk.connection import Connection, log
 from reach.sdk.encoding import result_item
-from reach.sdk.payloads import Fields
-from reach.wire.status import error_to_proto
+from reach.sdk.payloads import Answer, Fields
+from reach.wire.status import bounded_text, error_to_proto
 
 RESEND_S: Final = 5.0
 """Outcomes without acknowledgement are sent again after this long."""
@@ -22,6 +23,9 @@ HELD_BYTES: Final = 16 << 20
 """Acknowledged outcomes that are held to answer repeated offers from memory."""
 WARM_S: Final = 1.0
 """Outcomes bring our status along at most this often: traffic is a sign of life (HLT-2)."""
+
+MOST_USAGE: Final = 64
+"""Figures of one answer."""
 
 Key = tuple[str, str]
 """(tenant, task_id)"""
@@ -56,6 +60,20 @@ def outcome_content(fields: Fields) -> bytes:
     return attempt_pb2.AttemptResult(**fields).SerializeToString()
 
 
+def extras(answer: Answer) -> Fields:
+    """What an answer says beside its data, as fields of an AttemptResult."""
+    fields: Fields = {}
+    if answer.confidence is not None:
+        fields["confidence"] = answer.confidence
+    if answer.conflict_hint:
+        fields["conflict_hint"] = bounded_text(answer.conflict_hint)
+    if answer.usage:
+        fields["usage"] = dict(islice(answer.usage.items(), MOST_USAGE))
+    if answer.executed_intent:
+        fields["executed_intent"] = bounded_text(answer.executed_intent, 256)
+    return fields
+
+
 class Outcomes:
     """All outcomes of one agent. Bounded: those without acknowledgement by what the server offers, the rest by
     `HELD` and `HELD_BYTES`."""
@@ -65,7 +83,8 @@ class Outcomes:
         self._outbox = connection.outbox
         self._status = status
         self._loop = asyncio.get_running_loop()
-        self._by_key: dict[Key, Outcome] = {}
+        self.by_key: dict[Key, Outcome] = {}
+        """The outcome of a task's latest attempt here."""
         self.unacknowledged: dict[Key, Outcome] = {}
         self._held: deque[Outcome] = deque()
         self._held_bytes = 0
@@ -75,20 +94,16 @@ class Outcomes:
         """Nothing waits for an acknowledgement."""
         self.settled.set()
 
-    def find(self, key: Key) -> Outcome | None:
-        """The outcome of a task's latest attempt here."""
-        return self._by_key.get(key)
-
     def forget(self, key: Key) -> None:
         """A newer attempt of the task begins: its former outcome is of no use to anybody."""
-        self._by_key.pop(key, None)
+        self.by_key.pop(key, None)
         if self.unacknowledged.pop(key, None) is not None and not self.unacknowledged:
             self.settled.set()
 
     def add(self, outcome: Outcome, now: float) -> None:
         """Sends an outcome and keeps it."""
         key = outcome.key
-        self._by_key[key] = outcome
+        self.by_key[key] = outcome
         if not self.unacknowledged:
             self.settled.clear()
         self.unacknowledged[key] = outcome
@@ -129,7 +144,7 @@ class Outcomes:
             self.settled.set()
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
-        held, by_key = self._held, self._by_key
+        held, by_key = self._held, self.by_key
         while len(held) > HELD or self._held_bytes > HELD_BYTES:
             old = held.popleft()
             self._held_bytes -= len(old.content)

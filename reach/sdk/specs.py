@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
+from agentreach.v1 import task_pb2
 from reach.errors import ErrorClass, InvalidRequest
 from reach.sdk.capabilities import EFFECTS
 from reach.sdk.figures import duration
@@ -14,6 +15,10 @@ from reach.sdk.task import SessionKey
 from reach.sdk.tracing import current_trace
 
 ID_LIMIT: Final = 256
+_MOST_KEPT: Final = 256
+_LARGEST_KEPT: Final = 2 << 10
+_CONSTANT: Final = frozenset({str, int, float, bool, type(None)})
+"""Types of options that say the same whenever they are given."""
 
 
 class TaskOptions(TypedDict, total=False):
@@ -74,11 +79,55 @@ def new_task_id() -> str:
     return os.urandom(16).hex()
 
 
+class Head(NamedTuple):
+    """A TaskSpec without what each task has of its own: its task_id, its payload, and the current trace."""
+
+    content: bytes
+    size: int
+    """Bytes of its largest attachment."""
+    traced: bool
+    """The caller gave the trace."""
+
+
+class Heads:
+    """Makes heads, and keeps those that are likely to be asked for again: most programs ask in a few ways only."""
+
+    __slots__ = ("_kept", "_source")
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._kept: dict[tuple[Any, ...], Head] = {}
+
+    def find(self, method: str, options: TaskOptions) -> Head:
+        """The head for a call without its task_id. Raises InvalidRequest or TypeError."""
+        call = (method, *options.items())
+        try:
+            head = self._kept.get(call)
+        except TypeError:  # a list, a dict: they may change
+            return _head(method, options, self._source)
+        if head is None:
+            head = _head(method, options, self._source)
+            if len(head.content) <= _LARGEST_KEPT and all(type(value) in _CONSTANT for value in options.values()):
+                if len(self._kept) >= _MOST_KEPT:
+                    self._kept.clear()
+                self._kept[call] = head
+        return head
+
+
 def spec_fields(method: str, payload: Any, options: TaskOptions) -> tuple[Fields, int]:
     """The fields of a TaskSpec, and the size of its largest content. Raises InvalidRequest or TypeError."""
-    content, size = payload_fields(payload)
+    fields, largest = _fields(method, options)
+    fields["payload"], size = payload_fields(payload)
+    if "trace" not in fields and (trace := current_trace()) is not None:
+        fields["trace"] = trace
+    fields["task_id"] = task_id_of(options)
+    return fields, max(size, largest)
+
+
+def _fields(method: str, options: TaskOptions) -> tuple[Fields, int]:
+    size = 0
     selector: Fields = {}
-    fields: Fields = {"selector": selector, "method": method, "payload": content}
+    fields: Fields = {"selector": selector, "method": method}
     for name, value in options.items():
         if name in _SELECTOR:
             if value:
@@ -90,11 +139,42 @@ def spec_fields(method: str, payload: Any, options: TaskOptions) -> tuple[Fields
             raise TypeError(f"a task has no option {name!r}")
         elif value is not None:
             size = max(size, convert(fields, value) or 0)
-    if "trace" not in fields and (trace := current_trace()) is not None:
-        fields["trace"] = trace
-    if not fields.get("task_id"):
-        fields["task_id"] = new_task_id()
     return fields, size
+
+
+def _head(method: str, options: TaskOptions, source: str) -> Head:
+    fields, size = _fields(method, options)
+    if source and "source" not in fields:
+        fields["source"] = source
+    try:
+        content = task_pb2.TaskSpec(**fields).SerializeToString()
+    except (TypeError, ValueError) as error:
+        raise unsendable(error) from error
+    return Head(content, size, "trace" in fields)
+
+
+def trace_content(trace: Fields) -> bytes:
+    """A trace, to be joined to a head."""
+    return task_pb2.TaskSpec(trace=task_pb2.TraceContext(**trace)).SerializeToString()
+
+
+def unsendable(error: Exception) -> InvalidRequest:
+    """The error of a task that protobuf does not take."""
+    return InvalidRequest(f"a part of the task has a value that cannot be sent: {error}")
+
+
+def task_id_of(options: TaskOptions) -> str:
+    """The task_id that was asked for, or a new one. Raises InvalidRequest if it is too long or cannot be sent."""
+    task_id = options.get("task_id")
+    if not task_id:
+        return new_task_id()
+    try:
+        size = len(task_id) if task_id.isascii() else len(task_id.encode())
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise unsendable(error) from error
+    if size > ID_LIMIT:
+        raise InvalidRequest(f"a task_id has at most {ID_LIMIT} bytes")
+    return task_id
 
 
 def _texts(name: str, value: Any) -> list[str]:
@@ -102,12 +182,6 @@ def _texts(name: str, value: Any) -> list[str]:
     if not all(isinstance(text, str) for text in texts):
         raise InvalidRequest(f"{name} must be a list of text")
     return texts
-
-
-def _task_id(fields: Fields, value: str) -> None:
-    if len(value.encode("utf-8", "replace")) > ID_LIMIT:
-        raise InvalidRequest(f"a task_id has at most {ID_LIMIT} bytes")
-    fields["task_id"] = value
 
 
 def _session(fields: Fields, value: SessionKey | tuple[str, ...]) -> None:
@@ -189,10 +263,10 @@ _PLAIN: Final = frozenset(
     "priority labels fairness_key cost_slots parent_task_id related_task_ids policy source".split()
 )
 _CONVERTED: Final[Mapping[str, Callable[[Fields, Any], int | None]]] = {
-    "task_id": _task_id,
     "session": _session,
     "attachments": _attachments,
     "effects": _effects,
+    "task_id": lambda _fields, _value: None,  # `task_id_of`
     "durable": _durable,
     "retry": _retry,
     "trace": _trace,
