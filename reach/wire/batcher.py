@@ -17,8 +17,9 @@ ITEM_OVERHEAD = 64
 QUEUE_BYTES = 64 << 20
 """A peer that leaves more than this unread is cut off."""
 
-ITEMS = 1_000
-"""Items of a frame: beyond this a frame is split, so that the peer can begin while the rest is on its way."""
+FIRST_ITEMS = 32
+"""When so many items have gathered and no frame waits yet, they are a frame: the peer can begin with them while we go
+on. What gathers behind it is one large frame again, for each frame wakes the peer."""
 LATER_SECONDS = 0.01
 """How long an item may wait for company that nobody waits for."""
 
@@ -80,19 +81,27 @@ class Batcher(Generic[F]):
         """
         frame = self._place(size)
         if not self._due and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LATER_SECONDS, self._late)
+            self._wait_for_company(frame)
         return frame
 
-    def _late(self) -> None:
+    def _wait_for_company(self, frame: F) -> None:
+        self._timer = asyncio.get_running_loop().call_later(LATER_SECONDS, self._late, frame)
+
+    def _late(self, frame: F) -> None:
         self._timer = None
-        self._due = True
-        self._wake.set()
+        if self._due or not self._size:
+            return
+        if self._frame is frame:
+            self._due = True
+            self._wake.set()
+        else:  # that one has left with others; what is here now came later
+            self._wait_for_company(self._frame)
 
     def _place(self, size: int) -> F:
         if self.closed:
             return self._new_frame()
         size += ITEM_OVERHEAD
-        if self._size and (self._size + size > self._limit or self._items >= ITEMS):
+        if (self._size + size > self._limit and self._size) or (self._items >= FIRST_ITEMS and not self._full):
             self._full.append((self._frame, self._size))
             self._frame = self._new_frame()
             self._size = self._items = 0
