@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from agentreach.v1 import attach_pb2, attempt_pb2, dispatch_pb2, payload_pb2, task_pb2
+from agentreach.v1 import agent_pb2, attach_pb2, attempt_pb2, dispatch_pb2, error_pb2, payload_pb2, task_pb2
 from reach import Answer, InvalidRequest
 from reach.sdk.encoding import output_outcome, payload_message, result_item, submit_item
 from reach.sdk.payloads import payload_fields
@@ -23,14 +25,18 @@ def test_payloads(value):
     assert payload_pb2.Payload.FromString(message) == payload_pb2.Payload(**fields)
     outcome, told = output_outcome(value)
     assert told == size
-    assert attempt_pb2.AttemptResult.FromString(outcome) == attempt_pb2.AttemptResult(output=fields)
+    assert attempt_pb2.AttemptResult.FromString(outcome) == attempt_pb2.AttemptResult(
+        output=payload_pb2.Payload(**fields)
+    )
 
 
 @pytest.mark.parametrize("attempt", [1, 127, 128, 2_048, (1 << 32) - 1])
 @pytest.mark.parametrize("tenant", ["", "t", "ü" * 128])
 @pytest.mark.parametrize("task_id", ["a", "ä" * 200])
 def test_results(tenant, task_id, attempt):
-    outcome = attempt_pb2.AttemptResult(error={"message": "m" * 300}, status={"inflight": 3})
+    outcome = attempt_pb2.AttemptResult(
+        error=error_pb2.Error(message="m" * 300), status=agent_pb2.AgentStatus(inflight=3)
+    )
     item = attach_pb2.AttachRequest.FromString(result_item((tenant, task_id), attempt, outcome.SerializeToString()))
     outcome.link = 1
     outcome.key.MergeFrom(attempt_pb2.AttemptKey(task_id=task_id, attempt=attempt, tenant=tenant))
@@ -40,47 +46,62 @@ def test_results(tenant, task_id, attempt):
 @pytest.mark.parametrize("reference", [1, 127, 128, 2_048, 1 << 40])
 @pytest.mark.parametrize("size", SIZES)
 def test_submits(reference, size):
-    head = task_pb2.TaskSpec(method="m", selector={"agent_id": "a"}, durability=2)
+    head = task_pb2.TaskSpec(
+        method="m", selector=task_pb2.Selector(agent_id="a"), durability=task_pb2.DURABILITY_VOLATILE
+    )
     payload, _ = payload_message(b"x" * size)
     item = submit_item(reference, 2, head.SerializeToString(), "task", payload)
     head.task_id = "task"
     head.payload.data = b"x" * size
-    expected = dispatch_pb2.Submit(reference=reference, task=head, interest=2)
+    expected = dispatch_pb2.Submit(reference=reference, task=head, interest=dispatch_pb2.INTEREST_OUTCOME)
     assert dispatch_pb2.DispatchStreamRequest.FromString(item) == dispatch_pb2.DispatchStreamRequest(submits=[expected])
 
 
-OPTIONS = {"agent_id": "a", "priority": 3, "durable": False, "start_to_close": 1.5, "retry": "never", "policy": None}
+OPTIONS: Any = {
+    "agent_id": "a",
+    "priority": 3,
+    "durable": False,
+    "start_to_close": 1.5,
+    "retry": "never",
+    "policy": None,
+}
+
+
+def _copy(options: Any) -> Any:
+    return {**options}
 
 
 def test_heads_are_kept():
     heads = Heads("source")
-    head = heads.find("m", dict(OPTIONS))
-    assert heads.find("m", dict(OPTIONS)) is head
-    fields, _ = spec_fields("m", None, {**OPTIONS, "source": "source", "task_id": "t"})
+    head = heads.find("m", _copy(OPTIONS))
+    assert heads.find("m", _copy(OPTIONS)) is head
+    fields, _ = spec_fields("m", None, _copy({**OPTIONS, "source": "source", "task_id": "t"}))
     spec = task_pb2.TaskSpec.FromString(head.content)
     spec.task_id = "t"
     spec.payload.SetInParent()
     assert spec == task_pb2.TaskSpec(**fields)
-    for options in ({**OPTIONS, "agent_id": "b"}, {**OPTIONS, "durable": True}, {}):
+    changed: Any = ({**OPTIONS, "agent_id": "b"}, {**OPTIONS, "durable": True}, {})
+    for options in changed:
         spec = task_pb2.TaskSpec.FromString(heads.find("m", options).content)
         assert (spec.selector.agent_id, spec.durability) == (
             options.get("agent_id", ""),
             2 * (options.get("durable") is False),
         )
-    assert task_pb2.TaskSpec.FromString(heads.find("n", dict(OPTIONS)).content).method == "n"
+    assert task_pb2.TaskSpec.FromString(heads.find("n", _copy(OPTIONS)).content).method == "n"
 
 
 @pytest.mark.parametrize("name", ["tags", "labels", "session", "attachments", "retry"])
 def test_what_may_change_is_not_kept(name):
-    before = {"tags": ["a"], "labels": {"a": "b"}, "session": ("a", "b", "c"), "attachments": {"a": b"b"}}
+    before: Any = {"tags": ["a"], "labels": {"a": "b"}, "session": ("a", "b", "c"), "attachments": {"a": b"b"}}
     value = before.get(name, {"delays": [1.0]})
     heads = Heads("")
-    first = heads.find("m", {name: value})
+    options: Any = {name: value}
+    first = heads.find("m", _copy(options))
     if isinstance(value, list):
         value.append("b")
     elif isinstance(value, dict):
         value.clear()
-    second = heads.find("m", {name: value})
+    second = heads.find("m", _copy(options))
     assert second is not first
     assert (second.content != first.content) is not isinstance(value, tuple)
 
