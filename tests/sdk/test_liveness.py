@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ import time
 
 import pytest
 
-from reach import Agent, Client, SyncClient, Timeout
+from reach import Agent, Client, Timeout
 from tests.sdk.fake_server import FakeServer
 from tests.sdk.test_agent import default, running
 from tests.sdk.test_examples import echo
@@ -137,41 +136,50 @@ async def test_beats_survive_the_collector(server):  # B4
         assert len(stream.items("beats")) >= 7
 
 
-def _in_child(queue, address: str) -> None:
-    """What a forked child may try."""
-    told = []
-    for attempt in (_use_client, lambda: SyncClient(address, connect_timeout=1).send("m", timeout=1)):
-        try:
-            attempt()
-            told.append("no error")
-        except Exception as error:  # noqa: BLE001
-            told.append(f"{type(error).__name__}: {error}")
-    queue.put(told)
+FORKED = """
+    import asyncio, multiprocessing, sys
+    from reach import Client, SyncClient
+
+    address = sys.argv[1]
+
+    def in_child(queue, client):
+        attempts = (
+            lambda: asyncio.run(client.send("m", timeout=1)),
+            lambda: SyncClient(address, connect_timeout=1).send("m", timeout=1),
+        )
+        for attempt in attempts:
+            try:
+                attempt()
+                queue.put("no error")
+            except Exception as error:
+                queue.put(f"{type(error).__name__}: {error}")
+
+    async def main():
+        async with Client(address) as client:
+            await client.send("m", "x")
+            context = multiprocessing.get_context("fork")
+            queue = context.Queue()
+            child = context.Process(target=in_child, args=(queue, client))
+            child.start()
+            for _ in range(2):
+                print(await asyncio.to_thread(queue.get, True, 20))
+            await asyncio.to_thread(child.join, 20)
+
+    asyncio.run(main())
+"""
+"""In a process of its own: a fork copies whatever else the parent has, and this one's tests have a lot."""
 
 
-_client: Client | None = None
-
-
-def _use_client() -> None:
-    assert _client is not None
-    asyncio.run(_client.send("m", timeout=1))
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 async def test_after_a_fork_there_is_a_clear_error(server):  # A7
-    global _client
-    async with Client(server.address) as _client:
-        sent = asyncio.create_task(_client.send("m", task_id="t"))
-        (await server.caller()).complete("t")
-        await sent
-        context = multiprocessing.get_context("fork")
-        queue = context.Queue()
-        child = context.Process(target=_in_child, args=(queue, server.address))
-        child.start()
-        told = await asyncio.to_thread(queue.get, True, 10)
-        await asyncio.to_thread(child.join, 5)
-        assert [text.partition(":")[0] for text in told] == ["RuntimeError", "RuntimeError"]
-        assert all("fork" in text for text in told)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", textwrap.dedent(FORKED), server.address, stdout=asyncio.subprocess.PIPE
+    )
+    serving = asyncio.create_task(echo(await server.caller()))
+    told, _ = await asyncio.wait_for(process.communicate(), 50)
+    serving.cancel()
+    lines = told.decode().splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["RuntimeError", "RuntimeError"], lines
+    assert all("fork" in line for line in lines)
 
 
 TWO_LOOPS = """
