@@ -109,7 +109,9 @@ class Node:
             Admission.STREAMS: server.max_streams,
             Admission.SUBMITS: server.max_submits,
         }
-        interceptor = Interceptor(self._authenticator(keys), tracing, admission, self.metrics.called)
+        interceptor = Interceptor(
+            self._authenticator(keys), tracing, admission, self.metrics.called, self.metrics.refused
+        )
         self.metrics.sources.streams = interceptor.open_calls
         self._grpc = GrpcServer(self._listen(), services, interceptor, keys, VERSION, config.storage.type)
         await self._grpc.start()
@@ -204,6 +206,7 @@ class Node:
         sources, host = self.metrics.sources, self.host
         sources.queue_length = lambda: sum(len(pool.queue) for pool in host.pools())
         sources.inflight = lambda: sum(one.inflight for pool in host.pools() for one in pool.instances.values())
+        sources.late_outcomes = lambda: sum(pool.late_outcomes for pool in host.pools())
         sources.agents = self._agents_by_health
         sources.buffer_bytes = lambda: sum(pool.queue.bytes for pool in host.pools())
 

@@ -114,7 +114,7 @@ class Delivery:
         """Lets somebody read a task, from the position the reader has."""
         if reader.interest == Interest.OUTCOME and task.outcome is not None:
             reader.task = task
-            turn.sends.append(Ended(task, task.outcome, [reader]))
+            turn.sends.append(Ended(task, task.outcome, [reader], first=False))
         elif reader.interest == Interest.EVENTS and reader.after > task.sequence:
             message = f"task {task.task_id!r} has no event {reader.after}; its last is {task.sequence}"
             fault = Fault(ErrorClass.INVALID_REQUEST, Reason.SEQUENCE_OUT_OF_RANGE, message)
@@ -319,7 +319,7 @@ class Delivery:
         if not task.volatile:
             turn.writes.outcomes.append(outcome_row(task, pool.shard, outcome))
         readers, task.waiters = task.waiters, None
-        turn.sends.append(Ended(task, outcome, readers or []))
+        turn.sends.append(Ended(task, outcome, readers or [], first=True))
         pool.finished.keep(task, turn)
 
     def cancel(self, task: Task, reason: str, turn: Turn) -> None:

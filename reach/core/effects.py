@@ -183,11 +183,12 @@ class Events:
 
 
 class Ended:
-    """A task ended: told to readers that wait for the outcome only, and to whoever keeps figures."""
+    """A task ended: told to readers that wait for the outcome only; `first` when it ends, to whoever keeps figures."""
 
-    __slots__ = ("outcome", "readers", "task")
+    __slots__ = ("first", "outcome", "readers", "task")
 
-    def __init__(self, task: Task, outcome: Outcome, readers: list[Any]) -> None:
+    def __init__(self, task: Task, outcome: Outcome, readers: list[Any], *, first: bool) -> None:
+        self.first = first
         self.task = task
         self.outcome = outcome
         self.readers = readers

@@ -196,6 +196,10 @@ class Writes:
             or self.outbox
         )
 
+    def count(self) -> int:
+        """Rows of all kinds."""
+        return sum(len(getattr(self, kind)) for kind in self.__slots__)
+
     def merge(self, other: Writes) -> None:
         """Adds the rows of a later step."""
         for kind in self.__slots__:

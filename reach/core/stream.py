@@ -11,7 +11,7 @@ from collections import deque
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from reach.core.effects import Events, Turn
+from reach.core.effects import Events, Noted, Turn
 from reach.core.model import FIRST_TERMINAL, Content, Task
 from reach.core.rows import ReserveRow
 
@@ -240,6 +240,8 @@ def flush(task: Task, turn: Turn) -> None:
         events = _next_events(task, log, reader)
         if events:
             turn.sends.append(Events(reader, task, events))
+            if events[0][3] == Kind.GAP:
+                turn.sends.append(Noted("gap", "", task))
     if task.state >= FIRST_TERMINAL:
         log.readers = [reader for reader in log.readers if reader.after < task.sequence]
 

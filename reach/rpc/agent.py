@@ -241,6 +241,7 @@ class AttachStream:
 
     def _refuse(self, number: int, item: Any, fault: Fault, *, closed: bool = False) -> None:
         """Answers an item that has no meaning. Its key comes back, unless that is what is wrong with it."""
+        self.services.metrics.refused(fault.reason)
         key = getattr(item, "key", None)
         refusal = self.out.room(error_bytes(fault) + 256).refusals.add(link=number, closed=closed)
         if key is not None and len(key.task_id) <= ID_BYTES and len(key.tenant) <= ID_BYTES:

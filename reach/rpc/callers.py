@@ -163,6 +163,7 @@ class CallerStream:
         self._refuse(reader.reference, fault, task_id)
 
     def _refuse(self, reference: int, fault: Fault, task_id: str) -> None:
+        self._services.metrics.refused(fault.reason)
         refusal = self.out.room(error_bytes(fault)).refusals.add(reference=reference)
         refusal.task_id = task_id if len(task_id) <= 256 else ""
         fill_error(refusal.error, fault)

@@ -86,6 +86,10 @@ def _ignore_call(method: str, code: str) -> None:
     """Nobody counts."""
 
 
+def _ignore_refusal(reason: Reason) -> None:
+    """Nobody counts."""
+
+
 class Interceptor(grpc.aio.ServerInterceptor):
     """See the module. It must be the only interceptor, or the last: handlers are kept from their first call on."""
 
@@ -95,11 +99,14 @@ class Interceptor(grpc.aio.ServerInterceptor):
         tracing: Tracing,
         limits: Mapping[Admission, int],
         called: Callable[[str, str], None] = _ignore_call,
+        refused: Callable[[Reason], None] = _ignore_refusal,
     ) -> None:
-        """`called` is told of each call that ended: its method ("DispatchService/Dispatch") and code ("OK")."""
+        """`called` is told of each call that ended: its method ("DispatchService/Dispatch") and code ("OK");
+        `refused` of each that ended with an error of ours: why."""
         self._authenticator = authenticator
         self._tracing = tracing
         self._called = called
+        self._refused = refused
         self.gates: Final = {admission: Gate(admission.value, limits[admission]) for admission in Admission}
         self._handlers: dict[str, Handler] = {}
         self._unknown: Handler = grpc.stream_stream_rpc_method_handler(self._refuse_unknown)
@@ -241,6 +248,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             fields = {"method": name, "reason": error.reason, "peer": context.peer()}
             _refusals.warning(f"{name} {error.reason}", "a call was refused", **fields)
         self._called(name, CODES[error.reason].code.name)
+        self._refused(error.reason)
         await abort_with(context, error, current_trace())
 
     async def _refuse_unknown(self, _requests: object, context: Context) -> None:

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
 LOG_EVERY_SECONDS = 10.0
 
+Committed = Callable[[int, float], None]
+"""Hears of each commit: its rows, and how long it took in ms."""
+
 Perform = Callable[[Turn, list[int]], None]
 """Sends what a turn asks for; the list holds the rows that were taken by another task."""
 
@@ -33,26 +36,28 @@ class Committer:
         journal: Where rows go.
         perform: Called on the loop for each turn, in order, once its rows are durable.
         on_broken: Called once if the journal can no longer be trusted: the process has to end.
+        on_committed: Keeps figures.
     """
 
-    def __init__(self, journal: Journal, perform: Perform, on_broken: Callable[[StoreError], None]) -> None:
+    def __init__(self, journal: Journal, perform: Perform, on_broken: Callable[[StoreError], None],
+                 on_committed: Committed) -> None:  # fmt: skip
         self._journal = journal
         self._perform = perform
         self._on_broken = on_broken
+        self._on_committed = on_committed
         self._loop = asyncio.get_running_loop()
         self._work: SimpleQueue[Writes | Callable[[], object] | None] = SimpleQueue()
         self._writes = Writes()
         self._turns: list[Turn] = []
         self._open: list[Turn] | None = None
         self._open_writes: Writes | None = None
+        self._began = 0.0
         self._logged_at = 0.0
         self._idle: list[asyncio.Future[None]] = []
         self.held: StoreError | None = None
         """Why the current batch is held; None while all is well."""
         self.on_held: set[Callable[[], None]] = set()
         """Called each time that the store takes nothing, for those who would rather not wait for it."""
-        self.commits = 0
-        self.rows_taken = 0
         self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
         self._thread.start()
 
@@ -75,6 +80,7 @@ class Committer:
     def _begin(self) -> None:
         self._open, self._turns = self._turns, []
         self._open_writes, self._writes = self._writes, Writes()
+        self._began = self._loop.time()
         self._work.put(self._open_writes)
 
     def _write(self) -> None:
@@ -112,8 +118,8 @@ class Committer:
         if self.held is not None:
             log.warning("the journal works again")
             self.held = None
-        self.commits += 1
-        self.rows_taken += len(taken)
+        if self._open_writes is not None:
+            self._on_committed(self._open_writes.count(), (self._loop.time() - self._began) * 1_000)
         turns, self._open, self._open_writes = self._open or [], None, None
         if self._turns and self._writes:
             self._begin()

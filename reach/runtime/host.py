@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -66,6 +66,9 @@ class Notes(Protocol):
     def began(self, task: Task) -> str:
         """An attempt of a task whose trace is recorded is offered; returns the traceparent for the agent."""
 
+    def committed(self, rows: int, ms: float) -> None:
+        """A group commit is done."""
+
 
 class Settings:
     """Limits of the host, from the configuration."""
@@ -113,7 +116,7 @@ class Host:
         self._ticker = self._loop.call_later(TICK_MS / 1_000, self._tick)
         self._rows = RowNumbers(1)
         self._revision = 1
-        self.committer = Committer(journal, self.perform, on_broken)
+        self.committer = Committer(journal, self.perform, on_broken, notes.committed)
         self._journal = journal
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="journal-reads")
         self.past = Past(self, journal, self._reads)
@@ -204,25 +207,23 @@ class Host:
     def perform(self, turn: fx.Turn, taken: list[int]) -> None:
         """Sends what a turn asks for, once it is durable."""
         acts = self._acts
-        if taken:
-            self._perform_without(turn, set(taken))
-            return
-        for send in turn.sends:
+        for send in self._without(turn.sends, set(taken)) if taken else turn.sends:
             try:
                 acts[type(send)](send)
             except Exception:
                 log.exception("a send failed: %s", type(send).__name__)
 
-    def _perform_without(self, turn: fx.Turn, taken: set[int]) -> None:
-        """As `perform`, but tasks whose id the journal has given to another are undone, and who asked is told."""
-        for send in turn.sends:
+    def _without(self, sends: list[Any], taken: set[int]) -> Iterator[Any]:
+        """The sends but for those of tasks whose id the journal has given to another: these are undone, and who asked
+        is told."""
+        for send in sends:
             task: Task | None = getattr(send, "task", None)
             if task is None or (task.row not in taken and task.row != TAKEN):
-                self._acts[type(send)](send)
+                yield send
             elif type(send) is fx.Accepted:
                 task.row = TAKEN
-                self._accepted(send)
                 self.post(task.pool, RowTaken(task))
+                yield send
 
     def _accepted(self, effect: fx.Accepted) -> None:
         task, reader = effect.task, effect.reply
@@ -262,7 +263,7 @@ class Host:
     def _ended(self, effect: fx.Ended) -> None:
         for reader in effect.readers:
             reader.sink.ended(reader, effect.task)
-        if effect.task.state is effect.outcome.state:
+        if effect.first:
             self.notes.ended(effect.task)
 
     def _forget(self, effect: fx.Forget) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from reach.core.effects import AskJournal
+from reach.core.effects import AskJournal, Noted
 from reach.core.model import Fault, Outcome, PastAttempt, Task, TaskState
 from reach.core.stream import Gap, Interest, Kind, Reader
 from reach.errors import ErrorClass, Reason
@@ -145,6 +145,8 @@ class Past:
             sink.refused(reader, Fault(ErrorClass.INVALID_REQUEST, Reason.SEQUENCE_OUT_OF_RANGE, message))
         elif reader.interest == Interest.EVENTS:
             events = _last_events(reader.after, outcome) if reader.after < outcome.sequence else []
+            if len(events) > 1:
+                self._host.notes.noted(Noted("gap", "", task))
             reader.after = outcome.sequence
             sink.events(reader, task, events)  # none: the reader had them all
 

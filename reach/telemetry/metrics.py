@@ -8,7 +8,7 @@ makes no object. All are called on the loop's thread, and so is `families`.
 | `delivered(outcome)` | agentreach_router_delivery_total{outcome} |
 | `retried(reason)` | agentreach_router_retry_total{reason} |
 | `dead_lettered(reason)` | agentreach_router_dead_letter_total{reason} |
-| `transferred()` | agentreach_router_transfer_total: attempts that moved to another instance |
+| `transferred(moves)` | agentreach_router_transfer_total: attempts that moved to another instance |
 | `refused(reason)` | agentreach_router_refusal_total{reason}: what was not accepted |
 | `finished(capability, ms)` | agentreach_task_duration_seconds{capability}: from accepted to its end |
 | `mismatched()` | agent_route_mismatch_total: asked intent ≠ executed intent |
@@ -17,7 +17,8 @@ makes no object. All are called on the loop's thread, and so is `families`.
 | `committed(rows, ms)` | agentreach_store_commit_total, _row_total, _commit_duration_seconds |
 | `called(method, code)` | agentreach_rpc_total{method, code} |
 | `lagged(ms)` | agentreach_loop_lag_seconds; `watch_loop()` calls it |
-| `sources.…` | agentreach_router_queue_length, _inflight, agentreach_agents{health}, agentreach_buffer_bytes, |
+| `sources.…` | agentreach_router_queue_length, _inflight, _late_outcome_total, agentreach_agents{health}, |
+| | agentreach_buffer_bytes, |
 | | agentreach_streams_open{class}: asked when they are read |
 | | agentreach_process_resident_bytes, _cpu_seconds_total, agentreach_gc_collection_total{generation}, |
 | | agentreach_gc_pause_seconds_total |
@@ -144,6 +145,8 @@ class Sources:
     """Attempts that are offered or run."""
     agents: Callable[[], Mapping[str, int]] = _no_counts
     """Instances by health; keys of HEALTH."""
+    late_outcomes: Callable[[], int] = _nothing
+    """Outcomes that came after the first one, and were dropped."""
     buffer_bytes: Callable[[], int] = _nothing
     """Bytes of payloads and events held for readers and agents."""
     streams: Callable[[], Mapping[str, int]] = _no_counts
@@ -189,9 +192,9 @@ class Metrics:
         """Something was not accepted."""
         self.refusals[reason] += 1
 
-    def transferred(self) -> None:
-        """An attempt moved to another instance."""
-        self.transfers += 1
+    def transferred(self, moves: int) -> None:
+        """Attempts of a task moved to another instance so many times."""
+        self.transfers += moves
 
     def mismatched(self) -> None:
         """An agent executed another intent than the one asked for."""
@@ -264,6 +267,8 @@ class Metrics:
         yield _reasons(name + "dead_letter_total", "Tasks that were given up.", self.dead_letters)
         yield _reasons(name + "refusal_total", "What was not accepted.", self.refusals)
         yield _one(name + "transfer_total", "counter", "Attempts that moved to another instance.", self.transfers)
+        late = self.sources.late_outcomes()
+        yield _one(name + "late_outcome_total", "counter", "Outcomes after the first one: dropped.", late)
         yield _one(name + "queue_length", "gauge", "Tasks that wait.", self.sources.queue_length())
         yield _one(name + "inflight", "gauge", "Attempts that are offered or run.", self.sources.inflight())
         text = "Tasks whose executed intent was not the one asked for."

@@ -45,7 +45,7 @@ class TelemetryNotes:
         metrics.deliveries[name] += 1
         metrics.durations.of(task.requirement.capability).observe((outcome.queued_ms + outcome.ran_ms) / 1_000)
         if outcome.transfers:
-            self.metrics.transferred()
+            metrics.transferred(outcome.transfers)
         if task.trace:
             reason = outcome.fault.reason.name if outcome.fault is not None else ""
             self.tracing.attempt_ended(task.key, task.attempt, name, reason)
@@ -55,8 +55,12 @@ class TelemetryNotes:
         """An attempt of a recorded trace is offered."""
         return self.tracing.attempt_started(task.key, task.attempt, task.trace)
 
+    def committed(self, rows: int, ms: float) -> None:
+        """A group commit is done."""
+        self.metrics.committed(rows, ms)
+
     def noted(self, note: Noted) -> None:
-        """A retry, a dead letter, a change of health."""
+        """A retry, a dead letter, a gap, a change of health."""
         if note.kind == "retry":
             self.metrics.retried(Reason[note.reason])
             if note.task is not None and note.task.trace:
@@ -65,6 +69,8 @@ class TelemetryNotes:
         elif note.kind == "dead_letter":
             self.metrics.dead_lettered(Reason[note.reason])
             _repeated.error(f"dead_letter:{note.reason}", "a task was given up", reason=note.reason)
+        elif note.kind == "gap":
+            self.metrics.gapped()
         elif note.kind == "health" and note.instance is not None:
             instance = note.instance
             why = instance.history[-1][2] if instance.history else ""

@@ -43,7 +43,7 @@ def test_obs_2_what_happened_is_scraped_under_its_documented_name():
     metrics.retried(Reason.INSTANCE_LOST)
     metrics.dead_lettered(Reason.OUTCOME_UNKNOWN)
     metrics.refused(Reason.QUEUE_FULL)
-    metrics.transferred()
+    metrics.transferred(1)
     metrics.mismatched()
     metrics.beat("stream")
     metrics.gapped()

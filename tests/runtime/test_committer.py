@@ -1,0 +1,156 @@
+"""Journal, then send (DLV-2): what a turn says leaves when its rows are durable, in order, and never before."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from reach.core.effects import Turn, then
+from reach.core.rows import ReserveRow, Writes
+from reach.runtime.committer import Committer
+from reach.store.base import StoreBroken, StoreError, StoreFull
+
+
+class SlowJournal:
+    """A journal whose commits end when the test lets them."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.outcomes: list[list[int] | StoreError] = []
+        self.go = threading.Semaphore(0)
+
+    def commit(self, writes: Writes) -> list[int]:
+        self.batches.append([row.row for row in writes.reserves])
+        assert self.go.acquire(timeout=10)
+        outcome = self.outcomes.pop(0) if self.outcomes else []
+        if isinstance(outcome, StoreError):
+            raise outcome
+        return outcome
+
+
+class Shell:
+    """A committer and what it did."""
+
+    def __init__(self) -> None:
+        self.journal = SlowJournal()
+        self.performed: list[tuple[Any, list[int]]] = []
+        self.broken: list[StoreError] = []
+        self.figures: list[int] = []
+        self.committer = Committer(
+            self.journal,  # type: ignore[arg-type]
+            lambda turn, taken: self.performed.append((turn.sends, taken)),
+            self.broken.append,
+            lambda rows, _ms: self.figures.append(rows),
+        )
+
+    def submit(self, name: str, *rows: int) -> None:
+        turn = Turn(0, 0)
+        turn.sends.append(name)
+        turn.writes.reserves.extend(ReserveRow(row, 0, 1) for row in rows)
+        self.committer.submit(turn)
+
+    async def until(self, condition: Any) -> None:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110 - the writer is another thread
+                await asyncio.sleep(0.002)
+
+    @property
+    def said(self) -> list[str]:
+        return [sends[0] for sends, _ in self.performed]
+
+    def stop(self) -> None:
+        self.journal.go.release(100)
+        self.committer.stop()
+
+
+async def test_DLV_2_nothing_is_said_before_its_rows_are_durable() -> None:
+    shell = Shell()
+    shell.submit("one", 1)
+    await shell.until(lambda: shell.journal.batches)
+    await asyncio.sleep(0.02)
+    assert shell.said == []
+    shell.journal.go.release()
+    await shell.until(lambda: shell.said == ["one"])
+    assert shell.figures == [1]
+    shell.stop()
+
+
+async def test_DLV_2_what_has_no_rows_waits_for_the_commit_that_is_open() -> None:
+    shell = Shell()
+    shell.submit("at once")
+    assert shell.said == ["at once"]
+    shell.submit("accepted", 1)
+    shell.submit("read of it")
+    await asyncio.sleep(0.02)
+    assert shell.said == ["at once"]
+    shell.journal.go.release()
+    await shell.until(lambda: shell.said == ["at once", "accepted", "read of it"])
+    shell.stop()
+
+
+async def test_what_gathers_while_a_commit_runs_is_one_batch_in_order() -> None:
+    shell = Shell()
+    shell.submit("one", 1)
+    await shell.until(lambda: shell.journal.batches)
+    for number in range(2, 6):
+        shell.submit(str(number), number)
+        shell.submit(f"after {number}")
+    shell.journal.go.release(2)
+    await shell.until(lambda: len(shell.said) == 9)
+    assert shell.journal.batches == [[1], [2, 3, 4, 5]]
+    assert shell.said == ["one", "2", "after 2", "3", "after 3", "4", "after 4", "5", "after 5"]
+    assert shell.figures == [1, 4]
+    shell.stop()
+
+
+async def test_F7_a_full_store_holds_the_batch_and_goes_on_by_itself() -> None:
+    shell = Shell()
+    shell.journal.outcomes = [StoreFull("no space"), []]
+    told = asyncio.Event()
+    shell.committer.on_held.add(told.set)
+    shell.submit("one", 1)
+    shell.journal.go.release()
+    await asyncio.wait_for(told.wait(), 10)
+    assert isinstance(shell.committer.held, StoreFull)
+    assert shell.said == []
+    shell.journal.go.release()
+    await shell.until(lambda: shell.said == ["one"])
+    assert shell.committer.held is None
+    assert shell.journal.batches == [[1], [1]], "the same batch again"
+    shell.stop()
+
+
+async def test_F7_a_broken_store_is_told_and_nothing_is_said() -> None:
+    shell = Shell()
+    shell.journal.outcomes = [StoreBroken("the sync failed")]
+    shell.submit("one", 1)
+    shell.journal.go.release()
+    await shell.until(lambda: shell.broken)
+    assert shell.said == []
+    assert len(shell.journal.batches) == 1, "a sync that failed is not tried again"
+    shell.stop()
+
+
+async def test_rows_that_were_taken_are_named_to_each_turn_of_the_batch() -> None:
+    shell = Shell()
+    shell.journal.outcomes = [[7]]
+    shell.submit("one", 7)
+    shell.journal.go.release()
+    await shell.until(lambda: shell.performed)
+    assert shell.performed == [(["one"], [7])]
+    shell.stop()
+
+
+async def test_a_barrier_waits_for_what_is_open() -> None:
+    shell = Shell()
+    shell.submit("one", 1)
+    shell.committer.submit(then(lambda: None))
+    assert len(shell.performed) == 0
+    draining = asyncio.ensure_future(shell.committer.drain())
+    await asyncio.sleep(0.01)
+    assert not draining.done()
+    shell.journal.go.release()
+    await asyncio.wait_for(draining, 10)
+    assert len(shell.performed) == 2
+    shell.stop()
