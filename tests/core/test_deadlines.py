@@ -5,6 +5,8 @@ import pytest
 from reach.core import events as ev
 from reach.core.effects import Done, StopAttempt
 from reach.core.model import TaskState
+from reach.core.retry import POLICIES
+from reach.core.wheel import SLOT_MS
 from reach.errors import Reason
 from tests.core.harness import UNAVAILABLE, Shell, ended, only, outcome_of
 
@@ -16,6 +18,16 @@ def one_agent(slots=1, **joining):
 
 def failed_attempts(task):
     return [past.fault.reason for past in task.history or ()]
+
+
+@pytest.mark.parametrize("limit", ["schedule_to_start", "schedule_to_close", "start_to_close", "silence"])
+@pytest.mark.parametrize("limit_ms", [1, 200, 999, 1_000, 1_001])
+def test_A15_a_short_limit_of_a_new_attempt_is_met(limit, limit_ms):
+    """A new attempt has a rough timer of a second, which must not be in the way of a limit that is shorter."""
+    shell, _ = one_agent()
+    task = shell.submit(retry=POLICIES["never"], **{f"{limit}_ms": limit_ms})
+    shell.advance(limit_ms + SLOT_MS)
+    assert outcome_of(task).fault.reason is Reason[limit.upper()]
 
 
 def test_schedule_to_start_of_a_task_that_waits():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reach.core import events as ev
-from reach.core.effects import Events, Refused
+from reach.core.effects import Events, Noted, Refused
 from reach.core.model import TaskState
 from reach.core.stream import (
     EVENT_OVERHEAD,
@@ -166,8 +166,9 @@ def test_what_is_held_of_one_task_is_bounded():
     shell.delta(task, 100, "y" * (3 << 20), replace=True)
     assert len(task.log.events) == 1
     assert shell.numbers(reader) == [1, 2, 3][: len(shell.numbers(reader))]
-    shell.step(ev.Credited(reader, 10 << 20))
+    sends = shell.step(ev.Credited(reader, 10 << 20))
     assert shell.kinds(reader)[-1] == Kind.GAP
+    assert [note.kind for note in of(sends, Noted)] == ["gap"], "and operators can count it"
     assert text_of(shell.seen[reader.reference]) == "y" * (3 << 20)
 
 
