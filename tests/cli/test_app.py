@@ -196,7 +196,7 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
 def test_ctrl_c_is_130() -> None:
     command = [sys.executable, "-m", "reach.cli", "dispatch", "--agent", "a", "x", "--addr", nobody()]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ})
-    time.sleep(1.5)
+    time.sleep(1.5)  # it is trying to connect by then, for 10 s; nothing it prints says when
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=10)
     assert process.returncode == Exit.INTERRUPTED

@@ -82,7 +82,7 @@ def test_P5_F4_frozen_agent_is_out_of_routing_and_comes_back(server, plain, star
     heartbeat = 1.0
     agents = {agent.instance(): agent for agent in start_agents(2, "--heartbeat", str(heartbeat))}
     name, frozen = next(iter(agents.items()))
-    time.sleep(2 * heartbeat)
+    time.sleep(2 * heartbeat)  # a process that stands still cannot tell when it has for long enough
     stopped_at = time.monotonic()
     frozen.signal(signal.SIGSTOP)
     agent = eventually(lambda: (found := plain.agents()[name]).blocked_by and found, "it is out of routing")
