@@ -159,6 +159,8 @@ class Delivery:
             instance.inflight -= task.cost
             self.pool.router.place(instance)
             self.pool.slot_freed = True
+        if self.pool.circuits.probes:
+            self.pool.circuits.released(task)
         task.instance = None
 
     def stop_attempt(self, task: Task, reason: Reason, turn: Turn) -> None:
@@ -181,6 +183,8 @@ class Delivery:
         instance = task.instance
         if instance is not None:
             instance.failed += fault.error_class is not ErrorClass.INVALID_REQUEST
+            if not lost:
+                self.pool.assignment.failed(task, instance, fault, turn)
         self._remember(task, fault, turn)
         self.release(task)
         if task.effect_granted and fault.error_class is not ErrorClass.AGENT_ERROR:
@@ -264,6 +268,7 @@ class Delivery:
             turn.wall_ms - (turn.now_ms - task.offered_ms),
             turn.wall_ms,
             fault,
+            task.decision,
         )
         if task.history is None:
             task.history = []
@@ -286,6 +291,7 @@ class Delivery:
         if instance is not None:
             instance.done += 1
             instance.latency_ms = running_mean(instance.latency_ms, max(1, turn.now_ms - task.started_ms))
+            self.pool.assignment.succeeded(task, instance, turn)
         self.end(task, TaskInput.SUCCEED, outcome, turn)
 
     def end(self, task: Task, event: TaskInput, outcome: Outcome, turn: Turn) -> None:

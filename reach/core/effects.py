@@ -219,13 +219,17 @@ class Forget:
 class Noted:
     """Something for counters, logs and alerts: a retry, a dead letter, a change of health. Never per task otherwise."""
 
-    __slots__ = ("instance", "kind", "reason", "task")
+    __slots__ = ("evidence", "instance", "kind", "reason", "task")
 
-    def __init__(self, kind: str, reason: str, task: Task | None = None, instance: Instance | None = None) -> None:
+    def __init__(
+        self, kind: str, reason: str, task: Task | None = None, instance: Instance | None = None, evidence: str = ""
+    ) -> None:
         self.kind = kind
         self.reason = reason
         self.task = task
         self.instance = instance
+        self.evidence = evidence
+        """What was seen, for people."""
 
 
 class Then:

@@ -120,6 +120,12 @@ class Requirement(NamedTuple):
     accepted_languages: tuple[str, ...] = ()
     input_media_type: str = ""
     tenant: str = ""
+    excluded_instances: tuple[str, ...] = ()
+    """Instances that must not take it, by the caller's wish."""
+    documents: tuple[tuple[str, int], ...] = ()
+    """(key of a capability document, match in percent): one of them must be declared. Empty: any will do."""
+    region: str = ""
+    """The region to prefer."""
 
 
 class Outcome:
@@ -157,7 +163,8 @@ class Outcome:
 class PastAttempt:
     """One delivery that is over, for the history of a task."""
 
-    __slots__ = ("agent_id", "ended_wall_ms", "fault", "generation", "instance_id", "number", "offered_wall_ms")
+    __slots__ = ("agent_id", "decision", "ended_wall_ms", "fault", "generation", "instance_id", "number",
+                 "offered_wall_ms")  # fmt: skip
 
     def __init__(
         self,
@@ -168,6 +175,7 @@ class PastAttempt:
         offered_wall_ms: int,
         ended_wall_ms: int,
         fault: Fault | None,
+        decision: Any = None,
     ) -> None:
         self.number = number
         self.instance_id = instance_id
@@ -176,6 +184,8 @@ class PastAttempt:
         self.offered_wall_ms = offered_wall_ms
         self.ended_wall_ms = ended_wall_ms
         self.fault = fault
+        self.decision = decision
+        """Why it was there (a `Verdict`); None if that is no longer known."""
 
 
 class Task:
@@ -187,8 +197,8 @@ class Task:
 
     __slots__ = (
         "accepted_ms", "accepted_wall_ms", "attempt", "attempt_sequence", "cancel_reason", "checkpoint", "cost",
-        "effect_granted", "effects", "excluded", "fairness_key", "history", "instance", "instance_id", "key",
-        "lease_until_ms", "log", "not_before_ms", "offered_ms", "outcome", "paced", "parent_task_id",
+        "decision", "effect_granted", "effects", "excluded", "fairness_key", "history", "instance", "instance_id",
+        "key", "lease_until_ms", "log", "not_before_ms", "offered_ms", "outcome", "paced", "parent_task_id",
         "pending_reason", "pin_until_ms", "policy", "pool", "priority", "progressed_ms", "requirement", "reserved",
         "retries", "retry", "root_task_id", "row", "schedule_to_close_ms", "schedule_to_start_ms", "sequence",
         "session", "silence_ms", "size", "spec", "start_delay_ms", "start_to_close_ms", "started_ms", "state",
@@ -218,6 +228,7 @@ class Task:
         self.start_delay_ms = 0
         self.retry: Any = None
         self.policy = ""
+        """Name of a routing policy; empty: the pool's."""
         self.parent_task_id = ""
         self.root_task_id = ""
         self.trace = ""
@@ -247,6 +258,8 @@ class Task:
         self.effect_granted = 0
         """Number of the attempt whose irreversible effect was granted; 0 if none."""
         self.checkpoint: bytes | None = None
+        self.decision: Any = None
+        """Why the current attempt is where it is (a `Verdict`)."""
         self.cancel_reason = ""
         self.pending_reason = ""
         self.outcome: Outcome | None = None
@@ -286,10 +299,11 @@ class Instance:
     """One running process of an agent, as its pool sees it."""
 
     __slots__ = (
-        "agent_id", "availability", "availability_until_ms", "base", "beat_ms", "beats", "beats_expected_from_ms",
-        "bit", "blocked_by", "boot_id", "bucket", "conditions", "done", "failed", "generation", "health",
-        "health_since_ms", "heartbeat_ms", "history", "inflight", "instance_id", "latency_ms", "link",
-        "max_concurrency", "pool_key", "priority", "profile", "ready", "registered_wall_ms", "registration", "revision",
+        "agent_id", "availability", "availability_until_ms", "beat_ms", "beats", "beats_expected_from_ms",
+        "below_since_ms", "bit", "blocked_by", "boot_id", "circuit", "conditions", "done", "failed", "foreign",
+        "generation", "health", "health_since_ms", "heartbeat_ms", "history", "inflight", "instance_id", "lane",
+        "latency_ms", "link", "max_concurrency", "max_sessions", "pool_key", "priority", "profile", "ready",
+        "registered_wall_ms", "registration", "revision",
         "running", "stale_boots", "status", "timer_slot", "warnings", "weight",
     )  # fmt: skip
 
@@ -315,6 +329,10 @@ class Instance:
         self.running: dict[TaskKey, Task] = {}
         self.inflight = 0
         """Slots that its running tasks take."""
+        self.foreign = 0
+        """Slots that it reports in use beyond ours: work of others."""
+        self.max_sessions: int | None = None
+        """Sessions it may hold; None: no limit."""
         self.health = Health.STARTING
         self.health_since_ms = 0
         self.availability = Availability.READY
@@ -338,9 +356,12 @@ class Instance:
         # Its place in the routing index
         self.bit = -1
         """Its number; -1 while it is not in the index."""
-        self.bucket = -1
-        self.base = 0.0
-        """The part of its score that does not change with its load."""
+        self.lane = 0
+        """How much room it has, as the index knows it (see core/routing.py)."""
+        self.below_since_ms = 0
+        """Since when its load is below the mean of its pool; 0: it is not."""
+        self.circuit: Any = None
+        """Its circuit breaker; None while nothing has failed."""
         self.timer_slot = 0
 
     def __repr__(self) -> str:

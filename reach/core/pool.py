@@ -11,6 +11,7 @@ from typing import Any
 
 from reach.core import events as ev
 from reach.core.assignment import Assignment
+from reach.core.circuit import Circuit, Circuits
 from reach.core.deadlines import Deadlines
 from reach.core.delivery import Delivery
 from reach.core.effects import (
@@ -32,7 +33,7 @@ from reach.core.retry import RetryBudget
 from reach.core.routing import Router
 from reach.core.rows import CheckpointRow, EffectRow
 from reach.core.scores import Scores
-from reach.core.session import Pins
+from reach.core.session import PIN_WAIT_MS, Pins
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Fold, Kind, emit, flush, size_in_bytes
 from reach.core.vitals import Vitals
@@ -66,10 +67,10 @@ class Pool:
     """See the module."""
 
     __slots__ = (
-        "_handlers", "assignment", "budget", "dead_letters", "deadlines", "delivery", "dirty", "excused_until_ms",
-        "finished", "fleet", "heartbeat_ms", "held", "instances", "judge_from_ms", "key", "late_outcomes", "leases",
-        "pins", "queue", "router", "rows", "same_content", "scores", "seed", "shard", "slot_freed", "tasks", "vitals",
-        "wheel",
+        "_handlers", "assignment", "budget", "circuits", "dead_letters", "deadlines", "delivery", "dirty",
+        "excused_until_ms", "finished", "fleet", "heartbeat_ms", "held", "instances", "judge_from_ms", "key",
+        "late_outcomes", "leases", "pin_wait_ms", "pins", "queue", "router", "rows", "same_content", "scores", "seed",
+        "shard", "slot_freed", "tasks", "vitals", "wheel",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +101,7 @@ class Pool:
         self.vitals = Vitals(self)
         self.leases = Leases(self)
         self.scores = Scores(self)
+        self.circuits = Circuits(self)
         self.assignment = Assignment(self)
         self.deadlines = Deadlines(self)
         self.delivery = Delivery(self)
@@ -109,6 +111,8 @@ class Pool:
         """How often an instance beats that does not ask for another interval."""
         self.dead_letters = True
         """What is given up becomes a dead letter; else it is merely FAILED."""
+        self.pin_wait_ms = PIN_WAIT_MS
+        """How long a task waits for the full instance of its session before it may go elsewhere."""
         self.late_outcomes = 0
         self.finished = Finished(self.tasks)
         self.held = Held(self)
@@ -176,6 +180,8 @@ class Pool:
                 self.vitals.due(entry, turn)
             elif isinstance(entry, HeldSlots):
                 self.held.free(entry)
+            elif isinstance(entry, Circuit):
+                self.circuits.due(entry)
 
     # -- what agents say ----------------------------------------------------------------------------------------------
 

@@ -1,265 +1,371 @@
 """Level 2: which instance of a pool takes a task (RTE-1).
 
-Instances are bits of big integers. Each value of a static attribute has a mask of the instances that have it, and
-each of 256 score buckets a mask of the instances in it, so a decision is a few ANDs whatever the size of the pool
-(an idea of bitmap indexes: O'Neil, Quass, "Improved query performance with variant indexes", SIGMOD 1997). Blocked
-and full instances are in no bucket. Of the best bucket at most 8 candidates are scored exactly, and chance, from a
-seed, decides among near-equals.
+Instances are bits of big integers: static filters are bitmaps per attribute (core/filters.py), scores are bitmaps per
+bucket (core/score_index.py), so a decision is a few ANDs whatever the size of the pool. Blocked and full instances are
+in no bucket. Of the best buckets at most 8 candidates are scored exactly, and chance, from a seed, decides among
+near-equals. Order: static filters, health (who is blocked), region, free session slots, canary share, free capacity,
+score; then overcommit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from reach.core.chance import mix
+from reach.core.decision import Verdict
+from reach.core.filters import Static
 from reach.core.model import Instance, Requirement
-from reach.core.policies import BALANCED, Policy, score, signals_of
+from reach.core.picking import LOOKED_AT, power_of_two, round_robin, sample
+from reach.core.policies import OF_THE_TASK, Policy, Way, parts
+from reach.core.roster import Lane, Roster
+from reach.core.score_index import BUCKETS, ScoreIndex
+from reach.core.signals import NEUTRAL_TASK
 
-BUCKETS = 256
-BUCKET = 1 / (BUCKETS - 1)
-"""How far apart the scores of one bucket can be."""
-LOOKED_AT = 8
-OVERCOMMIT = 1.5
-"""How much an instance may hold, in slots, relative to max_concurrency (RTE-8), rounded down."""
-
-Stage = tuple[str, int]
-"""(drop reason, mask of those that pass)"""
+Propose = Callable[[Callable[[Instance], bool | int]], Instance | None]
+"""What a ring proposes: the first instance on the walk that is allowed."""
 
 
-class Verdict:
-    """Why an instance was chosen, or why none was: cheap to make, told in full by `explain`."""
+Dropped = tuple[tuple[str, int], ...]
+"""(reason, how many)"""
+Choice = tuple[Instance | None, list[Instance], str]
+"""(the chosen one, those that were looked at with it first, cause)"""
 
-    __slots__ = ("cause", "chosen", "eligible", "free", "score", "seed")
+TRIES = 4
+"""Samples that are taken for a task that takes several slots, until one has an instance in which it fits."""
+MAX_GROUPS = 8
+"""Capability documents that a task's text is told apart by, the best first; the others count as one."""
 
-    def __init__(self, chosen: Instance | None, eligible: int, free: int, seed: int, best: float, cause: str) -> None:
-        self.chosen = chosen
-        self.eligible = eligible
-        self.free = free
-        self.seed = seed
-        self.score = best
-        self.cause = cause
-
-
-def bits(mask: int) -> Iterator[int]:
-    """Positions of the set bits, lowest first."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
+_OUT, _FREE, _OVER, _FULL = (int(lane) for lane in Lane)
 
 
-def _sample(mask: int, seed: int) -> list[int]:
-    """At most LOOKED_AT positions of set bits; which ones follows from the seed if there are more."""
-    chosen: list[int] = []
-    if mask.bit_count() <= LOOKED_AT:
-        while mask:
-            low = mask & -mask
-            chosen.append(low.bit_length() - 1)
-            mask ^= low
-        return chosen
-    width = mask.bit_length()
-    for draw in range(LOOKED_AT):
-        shift = mix(seed, draw) % width
-        above = mask >> shift
-        position = shift + (above & -above).bit_length() - 1 if above else (mask & -mask).bit_length() - 1
-        chosen.append(position)
-        mask ^= 1 << position
-    return chosen
+class Router(Roster):
+    """Decides for one pool."""
 
-
-class Router:
-    """The routing index of a pool."""
-
-    __slots__ = (
-        "_attributes", "_buckets", "_free", "_free_bits", "_occupied", "_overfull", "_static", "all", "instances",
-        "overcommit", "policy", "revision",
-    )  # fmt: skip
-
-    def __init__(self, policy: Policy = BALANCED, overcommit: float = OVERCOMMIT) -> None:
-        self.policy = policy
-        self.overcommit = overcommit
-        self.instances: list[Instance | None] = []
-        self.all = 0
-        self.revision = 0
-        self._free_bits: list[int] = []
-        self._attributes: dict[tuple[str, str], int] = {}
-        self._buckets = [0] * BUCKETS
-        self._occupied = 0
-        self._free = 0
-        self._overfull = 0
-        self._static: dict[Requirement, int] = {}
-
-    # -- what there is ------------------------------------------------------------------------------------------------
-
-    def add(self, instance: Instance) -> None:
-        """Puts an instance in the index. It is routed to once `place` finds it admitted."""
-        if self._free_bits:
-            instance.bit = self._free_bits.pop()
-            self.instances[instance.bit] = instance
-        else:
-            instance.bit = len(self.instances)
-            self.instances.append(instance)
-        bit = 1 << instance.bit
-        self.all |= bit
-        for attribute in _attributes_of(instance):
-            self._attributes[attribute] = self._attributes.get(attribute, 0) | bit
-        self._changed()
-
-    def remove(self, instance: Instance) -> None:
-        """Takes an instance out."""
-        self._leave_bucket(instance)
-        bit = 1 << instance.bit
-        self.all &= ~bit
-        for attribute in _attributes_of(instance):
-            left = self._attributes[attribute] & ~bit
-            if left:
-                self._attributes[attribute] = left
-            else:
-                del self._attributes[attribute]
-        self.instances[instance.bit] = None
-        self._free_bits.append(instance.bit)
-        instance.bit = -1
-        self._changed()
-
-    def _changed(self) -> None:
-        self.revision += 1
-        self._static.clear()
-
-    def place(self, instance: Instance) -> None:
-        """Puts an instance in the bucket of its score, or in none. To be called after each change of load or health."""
-        if instance.blocked_by:
-            if instance.bit >= 0:
-                self._leave_bucket(instance)
-            return
-        if instance.inflight < instance.max_concurrency:
-            number = int(score(self.policy, instance) * (BUCKETS - 1))
-            if number != instance.bucket:
-                self._leave_bucket(instance)
-                instance.bucket = number
-                self._buckets[number] |= 1 << instance.bit
-                self._free |= 1 << instance.bit
-                self._occupied |= 1 << number
-            return
-        self._leave_bucket(instance)
-        if instance.inflight < int(instance.max_concurrency * self.overcommit):
-            self._overfull |= 1 << instance.bit
-
-    def _leave_bucket(self, instance: Instance) -> None:
-        bit = 1 << instance.bit
-        self._overfull &= ~bit
-        if instance.bucket >= 0:
-            left = self._buckets[instance.bucket] & ~bit
-            self._buckets[instance.bucket] = left
-            if not left:
-                self._occupied &= ~(1 << instance.bucket)
-            self._free &= ~bit
-            instance.bucket = -1
-
-    # -- deciding -----------------------------------------------------------------------------------------------------
+    __slots__ = ()
 
     def static_mask(self, requirement: Requirement) -> int:
         """The instances that could ever take a task with this requirement."""
-        mask = self._static.get(requirement)
-        if mask is None:
-            mask = self.all
-            for _, passing in self._stages(requirement):
-                mask &= passing
-            if len(self._static) >= 10_000:
-                self._static.clear()
-            self._static[requirement] = mask
-        return mask
+        return self.filters.static(requirement).mask
 
-    def _stages(self, requirement: Requirement) -> Iterator[Stage]:
-        """The static filters in the order of RTE-1, each with its drop reason."""
-        r = requirement
-        for reason, values, default in (
-            ("tenant", (r.tenant,), "*"),
-            ("instance", (r.instance_id,), ""),
-            ("agent", (r.agent_id,), ""),
-            ("capability", (r.capability,), ""),
-            ("capability_version", (f"{r.capability}\0{r.capability_version}",) if r.capability_version else (), ""),
-            ("method", (r.method,), "*"),
-            *(("tag", (tag,), "") for tag in r.required_tags),
-            ("input", (r.input_media_type,), "*"),
-            ("output", r.accepted_media_types, "*"),
-            ("language", r.accepted_languages, "*"),
-        ):
-            if any(values):
-                passing = 0
-                for value in (*values, default) if default else values:
-                    passing |= self._attributes.get((reason, value), 0)
-                yield reason, passing
+    def policy_of(self, name: str) -> Policy:
+        """The policy that a task names, else the pool's. One that is no longer declared is the pool's too."""
+        return self.policies.get(name, self.policy) if name else self.policy
 
-    def pick(self, requirement: Requirement, excluded: tuple[str, ...], cost: int, seed: int) -> Verdict:
+    def pick(
+        self,
+        requirement: Requirement,
+        excluded: tuple[str, ...] = (),
+        cost: int = 1,
+        seed: int = 0,
+        policy: Policy | None = None,
+        *,
+        new_session: bool = False,
+        may_probe: bool = False,
+        propose: Propose | None = None,
+        version: str = "",
+    ) -> Verdict:
         """Chooses an instance with a free slot, or, if no candidate has one, one that may be overfilled.
 
         Args:
             requirement: What it must have.
             excluded: Instances that failed this task: avoided while another admitted one exists.
             cost: Slots the task takes.
-            seed: Decides among near-equals.
+            seed: Decides among near-equals, and who is of the canary's share.
+            policy: How to choose; None: the pool's.
+            new_session: It needs a session slot too.
+            may_probe: It may show whether an open circuit can be closed.
+            propose: The ring, for a session or a policy that goes by it.
+            version: The version that the session began with: preferred, and no canary's business.
         """
-        eligible = self.static_mask(requirement)
+        self.decisions += 1
+        policy = policy or self.policy
+        static = self.filters.static(requirement)
+        eligible, then = static.mask, 0
+        dropped: Dropped = ()
+        if excluded or requirement.region:
+            eligible, dropped = self.prefer(eligible, excluded, requirement.region, policy)
+        if self.probing and may_probe:
+            probe = self._probe(eligible, cost)
+            if probe is not None:
+                return self.verdict(probe, "probe", seed, policy, static, [probe], dropped)
+        free = self._masks[_FREE]
+        if eligible & free != eligible:
+            dropped += self._not_free(eligible)
+        if (
+            self.canary.trials
+            or (new_session and self.sessions_full)
+            or (policy.match_at_least and requirement.documents)
+        ):
+            eligible, then, dropped = self.narrow(eligible, dropped, new_session, seed, policy, requirement, version)
+        for mask in (eligible & free, then & free) if then else (eligible & free,):
+            if mask:
+                chosen, looked, cause = self._choose(policy, requirement, mask, cost, seed, propose)
+                if chosen is not None:
+                    return self.verdict(chosen, cause, seed, policy, static, looked, dropped)
+        found = (self._masks[_OVER] | free) & (eligible | then)
+        chosen, looked = self._least_loaded(found, cost, seed) if found else (None, [])
+        if chosen is not None:
+            return self.verdict(chosen, "overcommit", seed, policy, static, looked, dropped)
+        cause = "no_match" if not static.mask else dropped[-1][0] if dropped and not eligible | then else "capacity"
+        return self.verdict(None, cause, seed, policy, static, [], dropped)
+
+    def undisturbed(self, decide: Callable[[], Verdict]) -> Verdict:
+        """A decision that leaves no trace: whose turn it is stays as it was."""
+        turns, decisions = dict(self._turns), self.decisions
+        try:
+            return decide()
+        finally:
+            self._turns, self.decisions = turns, decisions
+
+    def verdict(
+        self, chosen: Instance | None, cause: str, seed: int, policy: Policy, static: Static, looked: list[Instance],
+        dropped: Dropped = (),
+    ) -> Verdict:  # fmt: skip
+        """A decision, with what it saw."""
+        return Verdict(
+            chosen, cause, seed, policy, static, self.filters.revision, tuple(looked),
+            tuple([one.inflight + one.foreign for one in looked]), self.known(policy, looked), dropped,
+        )  # fmt: skip
+
+    def known(self, policy: Policy, looked: list[Instance]) -> tuple[tuple[float, ...], ...]:
+        """The signals of some instances, in the order of the policy's weights, as they were last folded in."""
+        if policy is self.policy:
+            known = self.main.known
+        else:
+            index = self._indexes.get((policy.name, ""))
+            if index is None or index.unscored:
+                return tuple([parts(policy, one, "", self.figures, self.now_ms)[2] for one in looked])
+            known = index.known
+        return tuple([known[one.bit] for one in looked])
+
+    # -- preferences and counts ---------------------------------------------------------------------------------------
+
+    def prefer(self, eligible: int, excluded: tuple[str, ...], region: str, policy: Policy) -> tuple[int, Dropped]:
+        """Avoids those that failed the task, and other regions, while there is somebody else."""
+        dropped: Dropped = ()
+        if region and "region" not in policy.weights:
+            near = eligible & self.filters.having("region", region)
+            if near & self._masks[_FREE]:
+                dropped = (("region", (eligible & ~near).bit_count()),) if eligible != near else ()
+                eligible = near
         if excluded:
-            eligible = self._without(eligible, excluded)
-        occupied = self._occupied
+            others = eligible ^ (eligible & self.filters.named(excluded))
+            if others != eligible and others & self.admitted():
+                dropped += (("failed_before", (eligible & ~others).bit_count()),)
+                eligible = others
+        return eligible, dropped
+
+    def _not_free(self, eligible: int) -> Dropped:
+        """How many take no work now, by what blocks them, and how many have no free slot."""
+        dropped: list[tuple[str, int]] = []
+        for reason, mask in self._blocked.items():
+            count = (eligible & mask).bit_count()
+            if count:
+                dropped.append((reason, count))
+        count = (eligible & (self._masks[_OVER] | self._masks[_FULL])).bit_count()
+        if count:
+            dropped.append(("capacity", count))
+        return tuple(dropped)
+
+    def narrow(
+        self,
+        eligible: int,
+        dropped: Dropped,
+        new_session: bool,
+        seed: int,
+        policy: Policy,
+        requirement: Requirement,
+        version: str,
+    ) -> tuple[int, int, Dropped]:
+        """(who may take it, who else if none of these has room, drop counts): session slots, match, canary share."""
+        free = self._masks[_FREE]
+        if new_session and self.sessions_full:
+            if gone := (eligible & free & self.sessions_full).bit_count():
+                dropped += (("session_slots", gone),)
+            eligible ^= eligible & self.sessions_full
+        if policy.match_at_least and requirement.documents:
+            good = 0
+            for key, percent in requirement.documents:
+                if percent >= policy.match_at_least * 100:
+                    good |= self.filters.having("document", key)
+            if gone := (eligible & free & ~good).bit_count():
+                dropped += (("match", gone),)
+            eligible &= good
+        then = 0
+        if self.canary.trials:
+            before = eligible
+            same = eligible & self.filters.having("version", version) & self.admitted() if version else 0
+            eligible, then = (same, 0) if same else self.canary.split(eligible, self.admitted(), seed)
+            if gone := (before & free & ~(eligible | then)).bit_count():
+                dropped += (("canary", gone),)
+        return eligible, then, dropped
+
+    def _probe(self, eligible: int, cost: int) -> Instance | None:
+        """An instance whose open circuit may be tried with this task."""
+        due = eligible & self.probing
+        while due:
+            low = due & -due
+            due ^= low
+            instance = self.instances[low.bit_length() - 1]
+            if instance is not None and instance.blocked_by == "circuit_open" and _fits(instance, cost):
+                return instance
+        return None
+
+    # -- choosing among free instances --------------------------------------------------------------------------------
+
+    def _choose(
+        self, policy: Policy, requirement: Requirement, mask: int, cost: int, seed: int, propose: Propose | None
+    ) -> Choice:
+        if propose is not None:
+            chosen = self._proposed(mask, cost, propose)
+            if chosen is not None:
+                return chosen, [chosen], "ring"
+        method = requirement.method if self.judges_methods else ""
+        if policy is self.policy and not method:
+            index: ScoreIndex | None = self.main
+        else:
+            index = self.index_for(policy, method)
+        if index is None:
+            return self._on_sight(policy, method, mask, cost, seed)
+        if (requirement.region or requirement.documents) and not OF_THE_TASK.isdisjoint(policy.weights):
+            return self._by_group(index, mask, cost, seed, requirement)
+        return self._best_of(index, mask, cost, seed)
+
+    def _proposed(self, mask: int, cost: int, propose: Propose) -> Instance | None:
+        """What the ring proposes, in the highest band that has somebody."""
+        for band in sorted(self.bands, reverse=True):
+            members = mask & self.bands[band] if len(self.bands) > 1 else mask
+            if members:
+                chosen = propose(lambda one, members=members: members >> one.bit & 1 and _fits(one, cost))  # type: ignore[misc]
+                if chosen is not None:
+                    return chosen
+        return None
+
+    def _best_of(self, index: ScoreIndex, mask: int, cost: int, seed: int) -> Choice:
+        """The best of some free instances: from the top bucket down, until the task fits in one."""
+        policy, buckets = index.policy, index.buckets
+        occupied = index.occupied
         while occupied:
             number = occupied.bit_length() - 1
-            found = self._buckets[number] & eligible
-            if found:
-                chosen, best = self._best(found, cost, seed)
-                if chosen is not None:
-                    return Verdict(chosen, eligible, found, seed, best, "score")
             occupied ^= 1 << number
-        found = (self._overfull | self._free) & eligible
-        if found:
-            chosen, best = self._least_loaded(found, cost, seed)
-            if chosen is not None:
-                return Verdict(chosen, eligible, found, seed, best, "overcommit")
-        return Verdict(None, eligible, 0, seed, 0.0, "capacity" if eligible else "no_match")
+            found = buckets[number] & mask
+            if not found:
+                continue
+            if policy.way >= Way.ROUND_ROBIN:
+                looked = self._in_turn(policy, found, cost, seed)
+            else:
+                if policy.near_tie:
+                    least = max(number - index.width(policy.near_tie), number - number % BUCKETS)
+                    near, lower = occupied >> least, 0
+                    while near:
+                        low = near & -near
+                        lower |= buckets[least + low.bit_length() - 1]
+                        near ^= low
+                    if lower:
+                        found |= lower & mask
+                looked = self._near_equals(index, found, cost, seed)
+            if looked:
+                return looked[0], looked, "score"
+        return None, [], ""
 
-    def _best(self, found: int, cost: int, seed: int) -> tuple[Instance | None, float]:
-        if not found & (found - 1):
-            alone = self.instances[found.bit_length() - 1]
-            fits = alone is not None and (alone.inflight + cost <= alone.max_concurrency or not alone.inflight)
-            return (alone, score(self.policy, alone)) if fits and alone is not None else (None, 0.0)
-        fitting: list[Instance] = []
-        for position in _sample(found, seed):
-            instance = self.instances[position]
-            if instance is not None and (instance.inflight + cost <= instance.max_concurrency or not instance.inflight):
-                fitting.append(instance)
-        if not fitting:
-            return None, 0.0
-        tie = self.policy.near_tie
-        if tie < BUCKET:  # else all of a bucket are equals
-            least = max(score(self.policy, one) for one in fitting) - tie
-            fitting = [one for one in fitting if score(self.policy, one) >= least]
-        chosen = fitting[mix(seed, LOOKED_AT) % len(fitting)]
-        return chosen, score(self.policy, chosen)
+    def _in_turn(self, policy: Policy, found: int, cost: int, seed: int) -> list[Instance]:
+        """The choice of a policy without a score, first; all are alike but for their band."""
+        fits = lambda one: _fits(one, cost)  # noqa: E731
+        if policy.way is Way.ROUND_ROBIN:
+            looked = round_robin(self.instances, found, self._turns.get(policy.name, -1), fits)
+            if looked:
+                self._turns[policy.name] = looked[0].bit
+            return looked
+        if policy.way is Way.POWER_OF_TWO:
+            return power_of_two(self.instances, found, seed, fits)
+        looked = self._sampled(found, cost, seed)
+        return looked[mix(seed, LOOKED_AT) % len(looked) :][:1] if looked else []
 
-    def _least_loaded(self, found: int, cost: int, seed: int) -> tuple[Instance | None, float]:
+    def _sampled(self, found: int, cost: int, seed: int) -> list[Instance]:
+        """At most 8 of some free instances in which the task fits."""
+        instances = self.instances
+        for draw in range(TRIES):
+            positions = sample(found, seed + draw)
+            looked = [one for position in positions if (one := instances[position]) is not None]
+            if cost > 1:
+                looked = [one for one in looked if _fits(one, cost)]
+                for position in positions:
+                    found ^= 1 << position
+            if looked or not found:
+                return looked
+        return []
+
+    def _near_equals(self, index: ScoreIndex, found: int, cost: int, seed: int) -> list[Instance]:
+        """Candidates of which the first is the choice: one of the near-equals of the best, by chance."""
+        looked = self._sampled(found, cost, seed)
+        if len(looked) > 1:
+            scores = [index.score(one) for one in looked]
+            _choose_near_equal(looked, scores, index.policy.near_tie, seed)
+        return looked
+
+    def _by_group(self, index: ScoreIndex, mask: int, cost: int, seed: int, requirement: Requirement) -> Choice:
+        """As `_best_of`, where the task itself says how good some instances are for it: the best of each group of
+        instances that are equally good, then the best of these."""
+        looked: list[Instance] = []
+        scores: list[float] = []
+        for members, added in self._groups(index.policy, mask, requirement):
+            best = self._best_of(index, members, cost, seed)[0]
+            if best is not None:
+                looked.append(best)
+                scores.append(index.score(best) + added)
+        if not looked:
+            return None, [], ""
+        _choose_near_equal(looked, scores, index.policy.near_tie, seed)
+        return looked[0], looked[:LOOKED_AT], "score"
+
+    def _groups(self, policy: Policy, mask: int, requirement: Requirement) -> list[tuple[int, float]]:
+        """(members, what the task adds to their score)"""
+        weights, filters = policy.weights, self.filters
+        groups = [(mask, 0.0)]
+        if (weight := weights.get("match", 0.0)) and requirement.documents:
+            groups, others = [], mask
+            for key, percent in sorted(requirement.documents, key=lambda one: -one[1])[:MAX_GROUPS]:
+                members = others & filters.having("document", key)  # each counts with the best that it declares
+                groups.append((members, weight * percent / 100))
+                others ^= members
+            groups.append((others, 0.0))
+        if (weight := weights.get("region", 0.0)) and requirement.region:
+            near, none = filters.having("region", requirement.region), filters.having("region", "")
+            apart = ((near, 1.0), (none, NEUTRAL_TASK["region"]), (~(near | none), 0.0))
+            groups = [(members & part, added + weight * value) for members, added in groups for part, value in apart]
+        return [group for group in groups if group[0]]
+
+    def _on_sight(self, policy: Policy, method: str, mask: int, cost: int, seed: int) -> Choice:
+        """The best of 8 at random: while there is no index for the policy."""
+        looked = self._sampled(mask, cost, seed)
+        scores = []
+        for one in looked:
+            base, slope, _ = parts(policy, one, method, self.figures, self.now_ms)
+            scores.append(base + slope * max(0.0, 1 - (one.inflight + one.foreign) / one.max_concurrency))
+        if not looked:
+            return None, [], ""
+        _choose_near_equal(looked, scores, policy.near_tie, seed)
+        return looked[0], looked, "score"
+
+    def _least_loaded(self, found: int, cost: int, seed: int) -> tuple[Instance | None, list[Instance]]:
         best: Instance | None = None
-        for position in _sample(found, seed):
+        looked: list[Instance] = []
+        for position in sample(found, seed):
             instance = self.instances[position]
-            if instance is None or instance.inflight + cost > int(instance.max_concurrency * self.overcommit):
+            if instance is None:
+                continue
+            looked.append(instance)
+            if instance.inflight + instance.foreign + cost > int(instance.max_concurrency * self.overcommit):
                 continue
             if best is None or instance.inflight * best.max_concurrency < best.inflight * instance.max_concurrency:
                 best = instance
-        return best, 0.0
+        return best, looked
 
-    def _without(self, eligible: int, excluded: tuple[str, ...]) -> int:
-        mask = 0
-        for instance_id in excluded:
-            mask |= self._attributes.get(("instance", instance_id), 0)
-        for position in bits(eligible & ~mask):
-            instance = self.instances[position]
-            if instance is not None and not instance.blocked_by:
-                return eligible & ~mask
-        return eligible
+    # -- single instances ---------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
         """Whether any instance could take anything."""
-        return bool(self._free or self._overfull)
+        return bool(self._masks[_FREE] or self._masks[_OVER] or self.probing)
 
     def matches(self, instance: Instance, requirement: Requirement) -> bool:
         """Whether this very instance could ever take a task with this requirement."""
@@ -269,63 +375,23 @@ class Router:
         """Whether this very instance may take a task now (for pins)."""
         if instance.blocked_by or not self.matches(instance, requirement):
             return False
-        return instance.inflight + cost <= max(int(instance.max_concurrency * self.overcommit), cost)
+        held = instance.inflight + instance.foreign
+        return held + cost <= max(int(instance.max_concurrency * self.overcommit), cost)
 
     def free_count(self, requirement: Requirement) -> int:
         """How many instances with a free slot could take a task with this requirement."""
-        return (self.static_mask(requirement) & self._free).bit_count()
-
-    # -- explaining ---------------------------------------------------------------------------------------------------
-
-    def explain(
-        self, requirement: Requirement, excluded: tuple[str, ...], baseline_ms: float, now_ms: int
-    ) -> tuple[list[tuple[Instance, float, dict[str, float], str]], dict[str, int]]:
-        """Every instance with score, signals and drop reason (empty for candidates), and drop counts by reason."""
-        reasons: dict[int, str] = {}
-        left = self.all
-        for reason, passing in self._stages(requirement):
-            for position in bits(left & ~passing):
-                reasons[position] = reason
-            left &= passing
-        allowed = self._without(left, excluded) if excluded else left
-        rows: list[tuple[Instance, float, dict[str, float], str]] = []
-        counts: dict[str, int] = {}
-        for position in bits(self.all):
-            instance = self.instances[position]
-            if instance is None:
-                continue
-            reason = reasons.get(position, "")
-            if not reason and instance.blocked_by:
-                reason = instance.blocked_by
-            elif not reason and not allowed >> position & 1:
-                reason = "excluded"
-            elif not reason and instance.inflight >= int(instance.max_concurrency * self.overcommit):
-                reason = "capacity"
-            if reason:
-                counts[reason] = counts.get(reason, 0) + 1
-            rows.append((instance, score(self.policy, instance), signals_of(instance, baseline_ms, now_ms), reason))
-        rows.sort(key=lambda row: (bool(row[3]), -row[1]))
-        return rows, counts
+        return (self.static_mask(requirement) & self._masks[_FREE]).bit_count()
 
 
-def _attributes_of(instance: Instance) -> Iterator[tuple[str, str]]:
-    """What an instance can be found by. `*` stands for any value."""
-    profile = instance.profile
-    yield "instance", instance.instance_id
-    yield "agent", profile.agent_id
-    for name, version in dict.fromkeys(profile.capabilities):
-        yield "capability_version", f"{name}\0{version}"
-    for name in dict.fromkeys(name for name, _ in profile.capabilities):
-        yield "capability", name
-    for kind, values in (
-        ("method", profile.methods),
-        ("input", profile.input_media_types),
-        ("output", profile.output_media_types),
-        ("language", profile.languages),
-    ):
-        for value in dict.fromkeys(values) or ("*",):
-            yield kind, value
-    for tag in dict.fromkeys(profile.tags):
-        yield "tag", tag
-    for tenant in dict.fromkeys(profile.allowed_tenants):
-        yield "tenant", tenant
+def _fits(instance: Instance, cost: int) -> bool:
+    """Whether a task fits in what is free of an instance; one larger than the whole instance needs it empty."""
+    held = instance.inflight + instance.foreign
+    return held + cost <= instance.max_concurrency or not held
+
+
+def _choose_near_equal(looked: list[Instance], scores: list[float], near_tie: float, seed: int) -> None:
+    """Moves one of those that are as good as the best to the front."""
+    least = max(scores) - near_tie
+    equals = [number for number, score in enumerate(scores) if score >= least]
+    chosen = equals[mix(seed, LOOKED_AT) % len(equals)]
+    looked[0], looked[chosen] = looked[chosen], looked[0]

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reach.core.model import Instance
 
 BEAT_WINDOW_MS = 30_000
 RECENT_MS = 10_000
@@ -50,3 +54,52 @@ def load(inflight: int, max_concurrency: int) -> float:
 def running_mean(mean_ms: float, observed_ms: float) -> float:
     """Exponentially weighted mean; the first observation is the mean."""
     return observed_ms if mean_ms <= 0 else mean_ms + LATENCY_GAIN * (observed_ms - mean_ms)
+
+
+NEUTRAL_TASK = {"match": 1.0, "region": 0.5}
+"""Signals of a task that says nothing: all instances are alike."""
+UNDERLOAD_MS = 30_000
+"""An instance has to be below the mean load of its pool for this long before that counts for it."""
+
+
+def reach(instance: Instance) -> float:
+    """ReachScore / 100; 1 while there is none (HLT-11)."""
+    known: float | None = getattr(instance, "reach_score", None)
+    return 1.0 if known is None else min(1.0, max(0.0, known / 100))
+
+
+def success_rate(instance: Instance, method: str) -> float:
+    """Share of the tasks of a method that went well; 0.95 while nothing is known."""
+    ended = instance.done + instance.failed
+    return instance.done / ended if ended else NEUTRAL_SUCCESS
+
+
+def mean_latency(instance: Instance, method: str) -> float:
+    """Usual time of a task of a method in ms; 0 while nothing is known."""
+    return instance.latency_ms
+
+
+def methods_of(instance: Instance) -> tuple[str, ...]:
+    """Methods that there are figures of."""
+    return ()
+
+
+def region(asked: str, has: str) -> float:
+    """1 for the region that was asked for, 0 for another one, 0.5 where either says nothing."""
+    if not asked or not has:
+        return NEUTRAL_TASK["region"]
+    return 1.0 if asked == has else 0.0
+
+
+def underload(now: float, mean: float, below_since_ms: int, now_ms: int) -> float:
+    """How far an instance is below the mean load of its pool, 1 for idle; 0 unless it has been so for 30 s.
+
+    Args:
+        now: Its load.
+        mean: The pool's.
+        below_since_ms: Since when it is below; 0: it is not.
+        now_ms: Now.
+    """
+    if not below_since_ms or now_ms - below_since_ms < UNDERLOAD_MS or mean <= 0:
+        return 0.0
+    return max(0.0, (mean - now) / mean)

@@ -91,7 +91,7 @@ class Vitals:
         before = instance.blocked_by
         instance.blocked_by = health.blocked_by(instance)
         self.pool.router.place(instance)
-        if bool(before) != bool(instance.blocked_by):
+        if before != instance.blocked_by:
             self.pool.slot_freed = True  # also when it is blocked now: who avoided another one may go there after all
 
     def check(self, instance: Instance, turn: Turn) -> None:

@@ -5,10 +5,9 @@ from hypothesis import strategies as st
 
 from reach.core import events as ev
 from reach.core import session
-from reach.core.assignment import PIN_WAIT_MS
 from reach.core.effects import Offer
 from reach.core.model import Requirement, TaskState
-from reach.core.session import Pins
+from reach.core.session import PIN_WAIT_MS, Pins
 from reach.core.stream import Kind
 from tests.core.harness import TENANT, Shell, of
 

@@ -799,6 +799,7 @@ class Decision(_message.Message):
     CANDIDATES_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
+    PICKED_BY_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     """The policy by name."""
     policy_hash: _builtins.str
@@ -811,6 +812,10 @@ class Decision(_message.Message):
     """The chosen instance; empty if none."""
     cause: _builtins.str
     """`new`, `pin`, `failover`, `retry` or `spill`."""
+    picked_by: _builtins.str
+    """What chose: `score`, `ring` (a new session, or a policy that hashes), `pin` (of the session), `probe` (of an open
+    circuit) or `overcommit` (nobody had a free slot). Where nobody is chosen, why not.
+    """
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """Candidates looked at: at most 8 for a real decision, all for a preview."""
@@ -830,10 +835,11 @@ class Decision(_message.Message):
         candidates: _abc.Iterable[Global___Candidate] | None = ...,
         dropped: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         cause: _builtins.str = ...,
+        picked_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "cause", b"cause", "chosen_instance_id", b"chosen_instance_id", "dropped", b"dropped", "policy", b"policy", "policy_hash", b"policy_hash", "registry_revision", b"registry_revision", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "cause", b"cause", "chosen_instance_id", b"chosen_instance_id", "dropped", b"dropped", "picked_by", b"picked_by", "policy", b"policy", "policy_hash", b"policy_hash", "registry_revision", b"registry_revision", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
