@@ -21,6 +21,7 @@ from typing import Any
 import uvloop
 
 from reach.config import Config
+from reach.core.policies import POLICIES, own_policy
 from reach.errors import InvalidRequest, ReachError, Unavailable
 from reach.http.app import HttpServer, MayRead, create_app
 from reach.rpc.access import Admission
@@ -94,6 +95,7 @@ class Node:
             payload=server.payload_limit,
             max_retry=config.router.max_retry,
             silence_ms=int(config.router.silence * 1_000) or None,
+            policies=(*POLICIES, *config.router.policies),
         )
         reader = TaskReader(limits)
         notes = TelemetryNotes(self.metrics, tracing)
@@ -176,6 +178,11 @@ class Node:
         settings = Settings()
         settings.queue_limit, settings.queue_bytes = router.queue_limit, router.queue_bytes
         settings.overcommit = router.overcommit
+        settings.policies.update({name: own_policy(name, weights) for name, weights in router.policies.items()})
+        settings.policy = settings.policies[router.policy]
+        settings.pool_policies = router.pool_policies
+        settings.canary_share = router.canary_share
+        settings.pin_wait_ms = int(self.config.session.pin_wait * 1_000)
         settings.dead_letters = router.dead_letter
         settings.heartbeat_ms = int(self.config.heartbeat.interval * 1_000)
         settings.session_ttl_ms = int(self.config.session.ttl * 1_000)

@@ -7,7 +7,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from reach.config.sections import Config, Server
+from reach.config.sections import Config, Router, Server
+from reach.core.policies import POLICIES, own_policy
 
 Broken = tuple[tuple[str, ...], str]
 """The fields that do not fit, and what is wrong with them."""
@@ -17,6 +18,7 @@ def broken_relations(config: Config) -> Iterator[Broken]:
     """Everything that does not fit together."""
     yield from _tls(config.server)
     yield from _exposure(config.server)
+    yield from _policies(config.router)
     server, probe, telemetry = config.server, config.probe, config.telemetry
     if server.port == server.admin_port != 0:
         yield ("server.port", "server.admin_port"), f"server.port and server.admin_port are both {server.port}"
@@ -36,6 +38,19 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _policies(router: Router) -> Iterator[Broken]:
+    """Own policies must mean something, and every name must be one of a policy."""
+    for name, weights in router.policies.items():
+        try:
+            own_policy(name, weights)
+        except ValueError as error:
+            yield ("router.policies",), f"router.policies.{name}: {error}"
+    known = [*POLICIES, *router.policies]
+    for field, name in (("policy", router.policy), *(("pool_policies", one) for one in router.pool_policies.values())):
+        if name not in known:
+            yield (f"router.{field}",), f"router.{field}: there is no policy {name!r}; there is {', '.join(known)}"
 
 
 def _tls(server: Server) -> Iterator[Broken]:

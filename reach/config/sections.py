@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Calls = Annotated[int, Meta(ge=1, le=1_000_000)]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9._-]{1,64}\Z")]
+PolicyName = Annotated[str, Meta(min_length=1, max_length=64)]
 Text = Annotated[str, Meta(max_length=4096)]
 Scope = Literal["agent", "caller", "reader", "operator"]
 
@@ -95,9 +96,21 @@ class Storage(Section, frozen=True):
 class Router(Section, frozen=True):
     """Queues, the choice of an instance, and retries."""
 
-    policy: Literal["balanced"] = "balanced"
-    """How instances are scored where a task names no policy. `balanced`: half availability, then latency, then free
-    capacity."""
+    policy: PolicyName = "balanced"
+    """How instances are chosen where neither the task nor its route nor its pool names a policy: `balanced`,
+    `reachability`, `capability`, `adaptive`, `content`, `round_robin`, `least_connections`, `consistent_hash`,
+    `power_of_two`, or one of `policies`."""
+    policies: Annotated[dict[PolicyName, dict[PolicyName, float]], Meta(max_length=64)] = field(default_factory=dict)
+    """Own policies: by name, weights by signal, such as `{careful: {success_rate: 3, capacity: 1}}`. Signals are
+    `availability`, `latency`, `load`, `capacity`, `success_rate`, `weight`, `reach`, `match`, `region` and `underload`;
+    weights are brought to a sum of 1. `near_tie` (0.02 if not given) is how much less a score may be than the best and
+    still be as good: among these, chance decides. Too small: bursts follow one favourite. Too large: the best is not
+    told from the good."""
+    pool_policies: Annotated[dict[PolicyName, PolicyName], Meta(max_length=1000)] = field(default_factory=dict)
+    """The policy of single pools: by agent type, the name of a policy."""
+    canary_share: Annotated[float, Meta(ge=0, le=1)] = 0.05
+    """Share of a pool's new sessions and tasks that goes to a version that grew, until 50 of them show that it is no
+    worse. Too small: the trial takes long. Too large: a bad version meets many. 1: no trials."""
     max_retry: Annotated[int, Meta(ge=0, le=20)] = 3
     """Retries after the first try, where a task names no retry policy. Too small: passing faults become dead letters.
     Too large: a task that breaks its agents breaks many."""
@@ -146,6 +159,10 @@ class Session(Section, frozen=True):
     ttl: Annotated[float, Meta(ge=1, le=2_592_000)] = 720.0
     """Seconds without activity after which a conversation is forgotten. Too small: its next turn meets an agent that
     knows nothing. Too large: pins hold load where it is; memory."""
+    pin_wait: Annotated[float, Meta(ge=0, le=3600)] = 5.0
+    """Seconds that a task waits for the instance of its conversation while that is merely full; then the conversation
+    moves to another one. Too small: conversations move in every burst. Too large: tasks wait though others are free. 0:
+    it moves at once."""
 
 
 class Results(Section, frozen=True):

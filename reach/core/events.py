@@ -49,6 +49,7 @@ class Joining:
         "heartbeat_ms",
         "instance_id",
         "max_concurrency",
+        "max_sessions",
         "priority",
         "profile",
         "ready",
@@ -65,6 +66,7 @@ class Joining:
         self.weight: int | None = None
         self.priority: int | None = None
         self.max_concurrency: int | None = None
+        self.max_sessions: int | None = None
         self.heartbeat_ms: int | None = None
         self.ready: bool | None = None
         self.availability: Availability | None = None

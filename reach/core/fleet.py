@@ -70,6 +70,7 @@ class Fleet:
         instance.boot_id = joining.boot_id
         instance.generation += 1
         instance.ready = joining.ready
+        instance.foreign = 0
         instance.beats.clear()
         instance.beats_expected_from_ms = turn.now_ms
         instance.availability = Availability.READY
@@ -100,6 +101,9 @@ class Fleet:
             instance.priority = joining.priority
         if joining.max_concurrency is not None:
             instance.max_concurrency = joining.max_concurrency
+        if joining.max_sessions is not None:
+            instance.max_sessions = joining.max_sessions
+        pool.assignment.count_sessions(instance)
         if joining.heartbeat_ms is not None:
             instance.heartbeat_ms = joining.heartbeat_ms
         if joining.ready is not None:

@@ -50,6 +50,11 @@ class Vitals:
             if slots > instance.max_concurrency:
                 self.pool.slot_freed = True
             instance.max_concurrency = slots
+        if "inflight" in status:
+            foreign = max(0, status["inflight"] - instance.inflight)
+            if foreign < instance.foreign:
+                self.pool.slot_freed = True
+            instance.foreign = foreign
         self.says(instance, status.get("availability"))
         if instance.conditions or "loop_stalled" in status:
             self._stalls(instance, status.get("loop_stalled", 0), turn)

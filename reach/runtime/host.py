@@ -13,14 +13,15 @@ from hashlib import blake2b
 from typing import Any, Protocol
 
 from reach.core import effects as fx
+from reach.core.canary import SHARE
 from reach.core.directory import UNRESOLVED, Directory, Selector
 from reach.core.events import Arrived, Joined, Joining, RowTaken
 from reach.core.model import Fault, PoolKey, Task, TaskKey
-from reach.core.policies import BALANCED, Policy
+from reach.core.policies import BALANCED, POLICIES, Policy
 from reach.core.pool import STALLED_MS, Pool, RowNumbers
 from reach.core.queue import WaitQueue
 from reach.core.routing import Router
-from reach.core.session import Pins
+from reach.core.session import PIN_WAIT_MS, Pins
 from reach.core.stream import Reader
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
@@ -74,7 +75,8 @@ class Settings:
     """Limits of the host, from the configuration."""
 
     __slots__ = (
-        "dead_letters", "heartbeat_ms", "overcommit", "policy", "queue_bytes", "queue_limit", "session_ttl_ms",
+        "canary_share", "dead_letters", "heartbeat_ms", "overcommit", "pin_wait_ms", "policies", "policy",
+        "pool_policies", "queue_bytes", "queue_limit", "session_ttl_ms",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -85,6 +87,12 @@ class Settings:
         self.heartbeat_ms = 5_000
         self.dead_letters = True
         self.policy: Policy = BALANCED
+        self.policies: dict[str, Policy] = dict(POLICIES)
+        """All that tasks may name."""
+        self.pool_policies: dict[str, str] = {}
+        """Names of policies, by agent type."""
+        self.pin_wait_ms = PIN_WAIT_MS
+        self.canary_share = SHARE
 
 
 def shard_of(key: PoolKey) -> int:
@@ -293,6 +301,7 @@ class Host:
 
     def _new_pool(self, key: PoolKey) -> Pool:
         settings = self.settings
+        policy = settings.policies.get(settings.pool_policies.get(key.agent_type, ""), settings.policy)
         pool = Pool(
             key,
             shard_of(key),
@@ -300,11 +309,13 @@ class Host:
             self.clock.seed(),
             self.codec.same_content,
             WaitQueue(settings.queue_limit, settings.queue_bytes),
-            Router(settings.policy, settings.overcommit),
+            Router(policy, settings.overcommit, settings.policies),
             Pins(settings.session_ttl_ms),
         )
         pool.heartbeat_ms = settings.heartbeat_ms
         pool.dead_letters = settings.dead_letters
+        pool.pin_wait_ms = settings.pin_wait_ms
+        pool.router.canary.share = settings.canary_share
         return pool
 
     def pools(self) -> list[Pool]:

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from agentreach.v1 import agent_pb2, attempt_pb2, error_pb2, event_pb2
 from reach.core import events as ev
 from reach.core.model import Availability, EffectKind, Fault, Instance, Profile
+from reach.core.policies import load_of
 from reach.core.pool import Pool
-from reach.core.signals import load
 from reach.core.stream import Delta, Mode, size_in_bytes
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
 from reach.wire.answers import content_of, duration, timestamp
@@ -25,6 +25,8 @@ CHECKPOINT_BYTES = 256 << 10
 STATUS_BYTES = 2 << 10
 NOTE_BYTES = 1 << 10
 HANDLE_BYTES = 4 << 10
+_NUMBERS = (("weight", 1, 100), ("priority", 0, 9), ("max_concurrency", 1, 100_000), ("max_sessions", 1, 10_000_000))
+"""Numbers of a registration, with what they may be."""
 FIGURES = 64
 """Entries in the `usage` of a result."""
 
@@ -54,12 +56,9 @@ def read_registration(registration: agent_pb2.Registration) -> tuple[str, ev.Joi
         check_id("registration.instance_id", r.instance_id)
     _check_endpoints(r)
     joining = ev.Joining(r.instance_id, r.boot_id, _read_profile(r), r.SerializeToString(deterministic=True))
-    if r.HasField("weight"):
-        joining.weight = _between("registration.weight", r.weight, 1, 100)
-    if r.HasField("priority"):
-        joining.priority = _between("registration.priority", r.priority, 0, 9)
-    if r.HasField("max_concurrency"):
-        joining.max_concurrency = _between("registration.max_concurrency", r.max_concurrency, 1, 100_000)
+    for field, least, most in _NUMBERS:
+        if r.HasField(field):  # type: ignore[arg-type]
+            setattr(joining, field, _between(f"registration.{field}", getattr(r, field), least, most))
     if r.HasField("heartbeat_interval"):
         milliseconds = duration_ms("registration.heartbeat_interval", r.heartbeat_interval)
         joining.heartbeat_ms = _between("registration.heartbeat_interval", milliseconds, 1_000, 60_000)
@@ -265,7 +264,7 @@ def fill_agent(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms:
     message.probe_status = "none"
     if instance.beat_ms:
         message.last_heartbeat_age.CopyFrom(duration(max(0, now_ms - instance.beat_ms)))
-    message.load = load(instance.inflight, instance.max_concurrency)
+    message.load = load_of(instance)
     message.inflight = instance.inflight
     message.max_concurrency = instance.max_concurrency
     message.registered_at.CopyFrom(timestamp(instance.registered_wall_ms))
