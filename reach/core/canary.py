@@ -126,7 +126,7 @@ class Canaries:
         counts = self._versions.setdefault(agent_id, {})
         fresh = version not in counts
         counts[version] = counts.get(version, 0) + 1
-        if not version or not fresh:
+        if not version or not fresh or self.share >= 1:
             return
         self._settle(agent_id, version)
         if (agent_id, version) in self.trials:

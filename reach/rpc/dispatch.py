@@ -112,7 +112,8 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         if task is None:
             raise error_of_fault(not_found(task_id))
         answer = dispatch_pb2.GetTaskResponse()
-        fill_task(answer.task, task, full=request.view != task_pb2.TASK_VIEW_BASIC)
+        full = request.view != task_pb2.TASK_VIEW_BASIC
+        fill_task(answer.task, task, full=full, decisions=full)
         return answer
 
     async def ListTasks(self, request: dispatch_pb2.ListTasksRequest, context: Any) -> dispatch_pb2.ListTasksResponse:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -71,28 +72,23 @@ class Notes(Protocol):
         """A group commit is done."""
 
 
+@dataclass(slots=True)
 class Settings:
     """Limits of the host, from the configuration."""
 
-    __slots__ = (
-        "canary_share", "dead_letters", "heartbeat_ms", "overcommit", "pin_wait_ms", "policies", "policy",
-        "pool_policies", "queue_bytes", "queue_limit", "session_ttl_ms",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.queue_limit = 200_000
-        self.queue_bytes = 1 << 30
-        self.overcommit = 1.5
-        self.session_ttl_ms = 720_000
-        self.heartbeat_ms = 5_000
-        self.dead_letters = True
-        self.policy: Policy = BALANCED
-        self.policies: dict[str, Policy] = dict(POLICIES)
-        """All that tasks may name."""
-        self.pool_policies: dict[str, str] = {}
-        """Names of policies, by agent type."""
-        self.pin_wait_ms = PIN_WAIT_MS
-        self.canary_share = SHARE
+    queue_limit: int = 200_000
+    queue_bytes: int = 1 << 30
+    overcommit: float = 1.5
+    session_ttl_ms: int = 720_000
+    pin_wait_ms: int = PIN_WAIT_MS
+    heartbeat_ms: int = 5_000
+    dead_letters: bool = True
+    canary_share: float = SHARE
+    policy: Policy = BALANCED
+    policies: dict[str, Policy] = field(default_factory=lambda: dict(POLICIES))
+    """All that tasks may name."""
+    pool_policies: dict[str, str] = field(default_factory=dict)
+    """Names of policies, by agent type."""
 
 
 def shard_of(key: PoolKey) -> int:
@@ -302,20 +298,15 @@ class Host:
     def _new_pool(self, key: PoolKey) -> Pool:
         settings = self.settings
         policy = settings.policies.get(settings.pool_policies.get(key.agent_type, ""), settings.policy)
-        pool = Pool(
-            key,
-            shard_of(key),
-            self._rows,
-            self.clock.seed(),
-            self.codec.same_content,
-            WaitQueue(settings.queue_limit, settings.queue_bytes),
-            Router(policy, settings.overcommit, settings.policies),
-            Pins(settings.session_ttl_ms),
-        )
+        queue = WaitQueue(settings.queue_limit, settings.queue_bytes)
+        router = Router(policy, settings.overcommit, settings.policies)
+        router.canary.share = settings.canary_share
+        pins = Pins(settings.session_ttl_ms)
+        seed, same = self.clock.seed(), self.codec.same_content
+        pool = Pool(key, shard_of(key), self._rows, seed, same, queue, router, pins)
         pool.heartbeat_ms = settings.heartbeat_ms
         pool.dead_letters = settings.dead_letters
         pool.pin_wait_ms = settings.pin_wait_ms
-        pool.router.canary.share = settings.canary_share
         return pool
 
     def pools(self) -> list[Pool]:

@@ -216,8 +216,9 @@ def fault_size(fault: Fault) -> int:
     return size
 
 
-def fill_task(message: task_pb2.Task, task: Task, *, full: bool) -> None:
-    """Writes a task with all that is known of it; without payloads unless `full`."""
+def fill_task(message: task_pb2.Task, task: Task, *, full: bool, decisions: bool = False) -> None:
+    """Writes a task with all that is known of it: payloads if `full`; why each attempt went where it went, if that is
+    asked for and still known."""
     message.spec.ParseFromString(task.spec)
     if not full:
         message.spec.ClearField("payload")
@@ -229,7 +230,7 @@ def fill_task(message: task_pb2.Task, task: Task, *, full: bool) -> None:
         message.pool = task.pool.key.agent_type
     if task.pending_reason and task.outcome is None:
         message.pending_reason = task.pending_reason
-    _fill_attempts(message, task, full=full)
+    _fill_attempts(message, task, decisions=decisions)
     if task.outcome is not None:
         fill_result(message.result, task, task.outcome)
         message.ended_at.CopyFrom(timestamp(task.outcome.ended_wall_ms))
@@ -237,12 +238,12 @@ def fill_task(message: task_pb2.Task, task: Task, *, full: bool) -> None:
             message.result.ClearField("output")
 
 
-def _fill_attempts(message: task_pb2.Task, task: Task, *, full: bool) -> None:
+def _fill_attempts(message: task_pb2.Task, task: Task, *, decisions: bool) -> None:
     before: Fault | None = None
     for past in task.history or ():
         attempt = message.attempts.add()
         _fill_attempt(attempt, past)
-        if past.decision is not None and full:
+        if past.decision is not None and decisions:
             _fill_decision_of(attempt.decision, past.decision, before)
         before = past.fault
     numbers = {past.number for past in task.history or ()}
@@ -252,7 +253,7 @@ def _fill_attempts(message: task_pb2.Task, task: Task, *, full: bool) -> None:
             current.agent_id, current.generation = task.instance.agent_id, task.instance.generation
         elif task.outcome is not None:
             current.agent_id = task.outcome.agent_id
-        if task.decision is not None and full:
+        if task.decision is not None and decisions:
             _fill_decision_of(current.decision, task.decision, before)
         offered = task.accepted_wall_ms + max(0, task.offered_ms - task.accepted_ms)
         current.offered_at.CopyFrom(timestamp(offered))
