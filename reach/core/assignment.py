@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from reach.core import circuit
+from reach.core.choosing import Propose
 from reach.core.decision import Verdict
 from reach.core.effects import Noted, Offer, Turn
 from reach.core.filters import version_of
 from reach.core.model import EffectKind, Fault, Instance, Task
 from reach.core.policies import Way
 from reach.core.ring import BOUND
-from reach.core.routing import Propose
 from reach.core.rows import AttemptRow, PinRow
 from reach.core.session import Pin
 from reach.core.states import TaskInput, next_state
@@ -44,7 +44,7 @@ class Assignment:
             task.pending_reason = "queued"
             instance = None
         else:
-            instance = self._find(task, turn)
+            instance = self.find(task, turn)
         if instance is None:
             pool.queue.push(task)
             pool.deadlines.arm(task, turn)
@@ -52,7 +52,8 @@ class Assignment:
         self.assign(task, instance, turn)
         return True
 
-    def _find(self, task: Task, turn: Turn) -> Instance | None:
+    def find(self, task: Task, turn: Turn) -> Instance | None:
+        """The instance that can take the task now: the one of its session, else the best."""
         if task.session:
             pin = self.pool.pins.get((task.tenant, task.session), turn.now_ms)
             task.pin_until_ms = 0
@@ -269,7 +270,7 @@ class Assignment:
         for first in queue.heads() if self.pool.router.has_room() else ():
             aside: list[Task] = []
             while (head := queue.head(first.requirement)) is not None and len(aside) < SET_ASIDE:
-                instance = self._find(head, turn)
+                instance = self.find(head, turn)
                 if instance is not None:
                     queue.pop(head)
                     self.assign(head, instance, turn)

@@ -36,7 +36,7 @@ class Verdict:
 
     def __init__(
         self, chosen: Instance | None, cause: str, seed: int, policy: Policy, static: Static,
-        revision: int, looked: tuple[Instance, ...], loads: tuple[int, ...], known: tuple[tuple[float, ...], ...],
+        revision: int, looked: list[Instance], loads: list[int], known: list[tuple[float, ...]],
         dropped: tuple[tuple[str, int], ...],
     ) -> None:  # fmt: skip
         self.chosen = chosen
@@ -98,7 +98,7 @@ def told(
     policy: Policy, known: Iterable[float], load: float, instance: Instance, requirement: Requirement
 ) -> dict[str, float]:
     """The signals of an instance by name, with those of its load and of the task."""
-    signals = dict(zip(policy.weights, known, strict=False))
+    signals = {name: value for (name, _), value in zip(policy.read, known, strict=False)}
     for name in policy.weights:
         if name == "capacity":
             signals[name] = 1.0 - load

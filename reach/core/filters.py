@@ -18,15 +18,22 @@ Stage = tuple[str, int]
 
 
 class Static:
-    """Who could ever take a task with one requirement, and how many each filter dropped. Never changed."""
+    """Who could ever take a task with one requirement, and how many each filter dropped: never changed. Beside it what
+    follows from who has room now, as long as that holds: most decisions change nobody's lane."""
 
-    __slots__ = ("dropped", "mask", "requirement")
+    __slots__ = ("dropped", "free", "lanes", "mask", "not_free", "requirement")
 
     def __init__(self, requirement: Requirement, mask: int, dropped: tuple[tuple[str, int], ...]) -> None:
         self.requirement = requirement
         self.mask = mask
         self.dropped = dropped
         """(reason, how many), in the order of the filters; each instance counts at the first one that drops it."""
+        self.lanes = -1
+        """State of the pool's lanes for which the following holds."""
+        self.free = 0
+        """Those with a free slot."""
+        self.not_free: tuple[tuple[str, int], ...] = ()
+        """How many have none, by reason."""
 
 
 class Filters:

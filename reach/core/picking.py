@@ -24,15 +24,13 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def sample(mask: int, seed: int) -> list[int]:
-    """At most LOOKED_AT positions of set bits. Of more, those that follow on a position that the seed names: one shift
-    of a large number instead of eight, and no two alike."""
-    if mask.bit_count() <= LOOKED_AT:
-        return _lowest(mask, LOOKED_AT, 0)
-    start = mix(seed, 0) % mask.bit_length()
+def sample(mask: int, draw: int) -> list[int]:
+    """At most LOOKED_AT positions of set bits: those that follow on a position that the draw names, round about. One
+    shift of a large number instead of eight, no count of all, and no two alike."""
+    start = draw % mask.bit_length()
     chosen = _lowest(mask >> start, LOOKED_AT, start)
-    if len(chosen) < LOOKED_AT:  # too few up there: all of the others are below the start
-        chosen += _lowest(mask, LOOKED_AT - len(chosen), 0)
+    if len(chosen) < LOOKED_AT and start:
+        chosen += _lowest(mask & ((1 << start) - 1), LOOKED_AT - len(chosen), 0)
     return chosen
 
 
@@ -59,7 +57,7 @@ def next_round(mask: int, start: int) -> int:
 
 
 def round_robin(instances: list[Instance | None], mask: int, after: int, fits: Fits) -> list[Instance]:
-    """The next instance behind `after` in which the task fits; it is the last of those that were looked at."""
+    """The next instance behind `after` in which the task fits, and those that were passed over."""
     looked: list[Instance] = []
     position = after
     for _ in range(LOOKED_AT):
@@ -69,9 +67,9 @@ def round_robin(instances: list[Instance | None], mask: int, after: int, fits: F
         mask ^= 1 << position
         instance = instances[position]
         if instance is not None:
-            looked.append(instance)
             if fits(instance):
-                return looked
+                return [instance, *looked]
+            looked.append(instance)
     return []
 
 
@@ -80,7 +78,7 @@ def power_of_two(instances: list[Instance | None], mask: int, seed: int, fits: F
 
     Mitzenmacher, "The power of two choices in randomized load balancing", 2001.
     """
-    found = [one for position in sample(mask, seed) if (one := instances[position]) is not None and fits(one)]
+    found = [one for position in sample(mask, mix(seed, 0)) if (one := instances[position]) is not None and fits(one)]
     if len(found) <= 1:
         return found
     first = found.pop(mix(seed, LOOKED_AT) % len(found))

@@ -7,7 +7,7 @@ changes with its signals, so that a step of load costs one multiplication.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from hashlib import blake2b
 from typing import Final
@@ -21,6 +21,7 @@ SIGNALS: Final = (
 """All that a policy may weigh (RTE-2), each 0 … 1."""
 OF_THE_TASK: Final = frozenset({"match", "region"})
 """Signals that are not an instance's alone: they come from what the task asks for."""
+_NOT_READ: Final = OF_THE_TASK | {"capacity", "load"}
 NEAR_TIE = 0.02
 MAX_OWN = 64
 """Policies that a configuration may declare."""
@@ -48,7 +49,7 @@ class Way(IntEnum):
 class Policy:
     """Weights by signal, and how a choice is made of them."""
 
-    __slots__ = ("digest", "match_at_least", "name", "near_tie", "top", "way", "weights")
+    __slots__ = ("digest", "flat", "match_at_least", "name", "near_tie", "read", "top", "way", "weights")
 
     def __init__(
         self,
@@ -66,6 +67,11 @@ class Policy:
         self.match_at_least = match_at_least
         self.top = sum(self.weights.values()) if way is Way.SUM else 1.0
         """The highest score there is."""
+        self.read = tuple((name, weight) for name, weight in self.weights.items() if name not in _NOT_READ)
+        """(signal, weight) of those that are an instance's own and do not follow from its slots in use."""
+        load = self.weights.get("load", 0.0)
+        self.flat = (load, self.weights.get("capacity", 0.0) - load)
+        """(base, slope) that come from the slots in use: load is 1 - capacity."""
         told = f"{way.name} {sorted(self.weights.items())} {near_tie} {match_at_least}"
         self.digest = blake2b(told.encode(), digest_size=6).hexdigest()
         """Changes with the definition: says whether two decisions were made by the same rule."""
@@ -153,54 +159,43 @@ def signal(name: str, instance: Instance, method: str, figures: Figures, now_ms:
         expected_from = instance.beats_expected_from_ms
         return signals.availability(instance.beats, instance.heartbeat_ms, expected_from, now_ms)
     if name == "latency":
-        baseline = figures.baselines_ms.get(method, figures.baseline_ms)
+        baseline = figures.baselines_ms.get(method, figures.baseline_ms) if method else figures.baseline_ms
         return signals.latency(signals.mean_latency(instance, method), baseline)
-    if name == "load":
-        return load_of(instance)
-    if name == "capacity":
-        return 1.0 - load_of(instance)
-    if name == "success_rate":
-        return signals.success_rate(instance, method)
-    if name == "weight":
-        return min(1.0, instance.weight / figures.heaviest)
-    if name == "reach":
-        return signals.reach(instance)
-    if name == "underload":
-        return signals.underload(load_of(instance), figures.mean_load, instance.below_since_ms, now_ms)
-    return signals.NEUTRAL_TASK[name]
+    return _OTHERS[name](instance, method, figures, now_ms)
+
+
+_OTHERS: Final[Mapping[str, Callable[[Instance, str, Figures, int], float]]] = {
+    "load": lambda instance, method, figures, now_ms: load_of(instance),
+    "capacity": lambda instance, method, figures, now_ms: 1.0 - load_of(instance),
+    "success_rate": lambda instance, method, figures, now_ms: signals.success_rate(instance, method),
+    "weight": lambda instance, method, figures, now_ms: min(1.0, instance.weight / figures.heaviest),
+    "reach": lambda instance, method, figures, now_ms: signals.reach(instance),
+    "underload": lambda instance, method, figures, now_ms: signals.underload(
+        load_of(instance), figures.mean_load, instance.below_since_ms, now_ms
+    ),
+}
 
 
 def parts(
     policy: Policy, instance: Instance, method: str, figures: Figures, now_ms: int
 ) -> tuple[float, float, tuple[float, ...]]:
-    """(base, slope, signals in the order of the weights): the score is base + slope * capacity.
+    """(base, slope, the signals that were read, in the order of `Policy.read`): the score is base + slope * capacity.
 
-    `load` is 1 - capacity, so a weight on it lifts the base and lowers the slope. Signals of the task are left out:
-    the choice adds them.
+    Signals of the task are left out: the choice adds them.
     """
-    base = slope = 0.0
+    base, slope = policy.flat
     known: list[float] = []
     if policy.way is Way.PRODUCT:
         slope = 1.0
-        for name in policy.weights:
-            value = 1.0 if name == "capacity" else signal(name, instance, method, figures, now_ms)
+        for name, _ in policy.read:
+            value = signal(name, instance, method, figures, now_ms)
             known.append(value)
             slope *= value
         return 0.0, slope, tuple(known)
-    for name, weight in policy.weights.items():
-        if name == "capacity":
-            slope += weight
-            known.append(1.0)
-        elif name == "load":
-            base += weight
-            slope -= weight
-            known.append(0.0)
-        elif name in OF_THE_TASK:
-            known.append(0.0)
-        else:
-            value = signal(name, instance, method, figures, now_ms)
-            known.append(value)
-            base += weight * value
+    for name, weight in policy.read:
+        value = signal(name, instance, method, figures, now_ms)
+        known.append(value)
+        base += weight * value
     return base, slope, tuple(known)
 
 

@@ -43,8 +43,8 @@ class Roster:
 
     __slots__ = (
         "_band_of", "_blocked", "_free_bits", "_indexes", "_masks", "_others", "_turns", "bands", "canary",
-        "decisions", "figures", "filters", "instances", "judges_methods", "main", "now_ms", "overcommit", "policies",
-        "policy", "probing", "sessions_full",
+        "decisions", "figures", "filters", "instances", "judges_methods", "lanes", "main", "now_ms", "overcommit",
+        "policies", "policy", "probing", "sessions_full",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +76,8 @@ class Roster:
         self._others: list[ScoreIndex] = []
         self._masks = [0, 0, 0, 0]
         """Instances by lane."""
+        self.lanes = 0
+        """Grows whenever an instance changes its lane, or what blocks it."""
         self._blocked: dict[str, int] = {}
         """Those in lane OUT, by what blocks them."""
         self.bands: dict[int, int] = {}
@@ -133,6 +135,7 @@ class Roster:
     def _block(self, bit: int, reason: str) -> None:
         """Files an instance under what blocks it; under nothing if the reason is empty."""
         one = 1 << bit
+        self.lanes += 1
         for known, mask in self._blocked.items():
             if mask & one:
                 if known == reason:
@@ -161,6 +164,7 @@ class Roster:
                 lane = _OVER if load < int(instance.max_concurrency * self.overcommit) else _FULL
         if lane != instance.lane:
             one = 1 << instance.bit
+            self.lanes += 1
             before, instance.lane = instance.lane, lane
             self._masks[before] ^= one
             self._masks[lane] ^= one

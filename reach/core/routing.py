@@ -11,34 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reach.core.chance import mix
+from reach.core.choosing import Choosing, Propose, fits_in
 from reach.core.decision import Verdict
 from reach.core.filters import Static
 from reach.core.model import Instance, Requirement
-from reach.core.picking import LOOKED_AT, power_of_two, round_robin, sample
-from reach.core.policies import OF_THE_TASK, Policy, Way, parts
-from reach.core.roster import Lane, Roster
-from reach.core.score_index import BUCKETS, ScoreIndex
-from reach.core.signals import NEUTRAL_TASK
-
-Propose = Callable[[Callable[[Instance], bool | int]], Instance | None]
-"""What a ring proposes: the first instance on the walk that is allowed."""
-
+from reach.core.policies import Policy, parts
+from reach.core.roster import Lane
 
 Dropped = tuple[tuple[str, int], ...]
 """(reason, how many)"""
-Choice = tuple[Instance | None, list[Instance], str]
-"""(the chosen one, those that were looked at with it first, cause)"""
-
-TRIES = 4
-"""Samples that are taken for a task that takes several slots, until one has an instance in which it fits."""
-MAX_GROUPS = 8
-"""Capability documents that a task's text is told apart by, the best first; the others count as one."""
 
 _OUT, _FREE, _OVER, _FULL = (int(lane) for lane in Lane)
 
 
-class Router(Roster):
+class Router(Choosing):
     """Decides for one pool."""
 
     __slots__ = ()
@@ -88,22 +74,25 @@ class Router(Roster):
             probe = self._probe(eligible, cost)
             if probe is not None:
                 return self.verdict(probe, "probe", seed, policy, static, [probe], dropped)
-        free = self._masks[_FREE]
-        if eligible & free != eligible:
+        if static.lanes != self.lanes:
+            static.lanes, static.free = self.lanes, static.mask & self._masks[_FREE]
+            static.not_free = self._not_free(static.mask) if static.free != static.mask else ()
+        if eligible is static.mask:
+            free, dropped = static.free, static.not_free
+        else:
+            free = eligible & self._masks[_FREE]
             dropped += self._not_free(eligible)
-        if (
-            self.canary.trials
-            or (new_session and self.sessions_full)
-            or (policy.match_at_least and requirement.documents)
-        ):
+        by_match = policy.match_at_least and requirement.documents
+        if self.canary.trials or (new_session and self.sessions_full) or by_match:
             eligible, then, dropped = self.narrow(eligible, dropped, new_session, seed, policy, requirement, version)
-        for mask in (eligible & free, then & free) if then else (eligible & free,):
+            free = eligible & self._masks[_FREE]
+        for mask in (free, then & self._masks[_FREE]) if then else (free,):
             if mask:
-                chosen, looked, cause = self._choose(policy, requirement, mask, cost, seed, propose)
+                chosen, looked, cause = self.choose(policy, requirement, mask, cost, seed, propose)
                 if chosen is not None:
                     return self.verdict(chosen, cause, seed, policy, static, looked, dropped)
-        found = (self._masks[_OVER] | free) & (eligible | then)
-        chosen, looked = self._least_loaded(found, cost, seed) if found else (None, [])
+        found = (self._masks[_OVER] | self._masks[_FREE]) & (eligible | then)
+        chosen, looked = self.least_loaded(found, cost, seed) if found else (None, [])
         if chosen is not None:
             return self.verdict(chosen, "overcommit", seed, policy, static, looked, dropped)
         cause = "no_match" if not static.mask else dropped[-1][0] if dropped and not eligible | then else "capacity"
@@ -123,20 +112,20 @@ class Router(Roster):
     ) -> Verdict:  # fmt: skip
         """A decision, with what it saw."""
         return Verdict(
-            chosen, cause, seed, policy, static, self.filters.revision, tuple(looked),
-            tuple([one.inflight + one.foreign for one in looked]), self.known(policy, looked), dropped,
+            chosen, cause, seed, policy, static, self.filters.revision, looked,
+            [one.inflight + one.foreign for one in looked], self.known(policy, looked), dropped,
         )  # fmt: skip
 
-    def known(self, policy: Policy, looked: list[Instance]) -> tuple[tuple[float, ...], ...]:
+    def known(self, policy: Policy, looked: list[Instance]) -> list[tuple[float, ...]]:
         """The signals of some instances, in the order of the policy's weights, as they were last folded in."""
         if policy is self.policy:
             known = self.main.known
         else:
             index = self._indexes.get((policy.name, ""))
             if index is None or index.unscored:
-                return tuple([parts(policy, one, "", self.figures, self.now_ms)[2] for one in looked])
+                return [parts(policy, one, "", self.figures, self.now_ms)[2] for one in looked]
             known = index.known
-        return tuple([known[one.bit] for one in looked])
+        return [known[one.bit] for one in looked]
 
     # -- preferences and counts ---------------------------------------------------------------------------------------
 
@@ -207,159 +196,9 @@ class Router(Roster):
             low = due & -due
             due ^= low
             instance = self.instances[low.bit_length() - 1]
-            if instance is not None and instance.blocked_by == "circuit_open" and _fits(instance, cost):
+            if instance is not None and instance.blocked_by == "circuit_open" and fits_in(instance, cost):
                 return instance
         return None
-
-    # -- choosing among free instances --------------------------------------------------------------------------------
-
-    def _choose(
-        self, policy: Policy, requirement: Requirement, mask: int, cost: int, seed: int, propose: Propose | None
-    ) -> Choice:
-        if propose is not None:
-            chosen = self._proposed(mask, cost, propose)
-            if chosen is not None:
-                return chosen, [chosen], "ring"
-        method = requirement.method if self.judges_methods else ""
-        if policy is self.policy and not method:
-            index: ScoreIndex | None = self.main
-        else:
-            index = self.index_for(policy, method)
-        if index is None:
-            return self._on_sight(policy, method, mask, cost, seed)
-        if (requirement.region or requirement.documents) and not OF_THE_TASK.isdisjoint(policy.weights):
-            return self._by_group(index, mask, cost, seed, requirement)
-        return self._best_of(index, mask, cost, seed)
-
-    def _proposed(self, mask: int, cost: int, propose: Propose) -> Instance | None:
-        """What the ring proposes, in the highest band that has somebody."""
-        for band in sorted(self.bands, reverse=True):
-            members = mask & self.bands[band] if len(self.bands) > 1 else mask
-            if members:
-                chosen = propose(lambda one, members=members: members >> one.bit & 1 and _fits(one, cost))  # type: ignore[misc]
-                if chosen is not None:
-                    return chosen
-        return None
-
-    def _best_of(self, index: ScoreIndex, mask: int, cost: int, seed: int) -> Choice:
-        """The best of some free instances: from the top bucket down, until the task fits in one."""
-        policy, buckets = index.policy, index.buckets
-        occupied = index.occupied
-        while occupied:
-            number = occupied.bit_length() - 1
-            occupied ^= 1 << number
-            found = buckets[number] & mask
-            if not found:
-                continue
-            if policy.way >= Way.ROUND_ROBIN:
-                looked = self._in_turn(policy, found, cost, seed)
-            else:
-                if policy.near_tie:
-                    least = max(number - index.width(policy.near_tie), number - number % BUCKETS)
-                    near, lower = occupied >> least, 0
-                    while near:
-                        low = near & -near
-                        lower |= buckets[least + low.bit_length() - 1]
-                        near ^= low
-                    if lower:
-                        found |= lower & mask
-                looked = self._near_equals(index, found, cost, seed)
-            if looked:
-                return looked[0], looked, "score"
-        return None, [], ""
-
-    def _in_turn(self, policy: Policy, found: int, cost: int, seed: int) -> list[Instance]:
-        """The choice of a policy without a score, first; all are alike but for their band."""
-        fits = lambda one: _fits(one, cost)  # noqa: E731
-        if policy.way is Way.ROUND_ROBIN:
-            looked = round_robin(self.instances, found, self._turns.get(policy.name, -1), fits)
-            if looked:
-                self._turns[policy.name] = looked[0].bit
-            return looked
-        if policy.way is Way.POWER_OF_TWO:
-            return power_of_two(self.instances, found, seed, fits)
-        looked = self._sampled(found, cost, seed)
-        return looked[mix(seed, LOOKED_AT) % len(looked) :][:1] if looked else []
-
-    def _sampled(self, found: int, cost: int, seed: int) -> list[Instance]:
-        """At most 8 of some free instances in which the task fits."""
-        instances = self.instances
-        for draw in range(TRIES):
-            positions = sample(found, seed + draw)
-            looked = [one for position in positions if (one := instances[position]) is not None]
-            if cost > 1:
-                looked = [one for one in looked if _fits(one, cost)]
-                for position in positions:
-                    found ^= 1 << position
-            if looked or not found:
-                return looked
-        return []
-
-    def _near_equals(self, index: ScoreIndex, found: int, cost: int, seed: int) -> list[Instance]:
-        """Candidates of which the first is the choice: one of the near-equals of the best, by chance."""
-        looked = self._sampled(found, cost, seed)
-        if len(looked) > 1:
-            scores = [index.score(one) for one in looked]
-            _choose_near_equal(looked, scores, index.policy.near_tie, seed)
-        return looked
-
-    def _by_group(self, index: ScoreIndex, mask: int, cost: int, seed: int, requirement: Requirement) -> Choice:
-        """As `_best_of`, where the task itself says how good some instances are for it: the best of each group of
-        instances that are equally good, then the best of these."""
-        looked: list[Instance] = []
-        scores: list[float] = []
-        for members, added in self._groups(index.policy, mask, requirement):
-            best = self._best_of(index, members, cost, seed)[0]
-            if best is not None:
-                looked.append(best)
-                scores.append(index.score(best) + added)
-        if not looked:
-            return None, [], ""
-        _choose_near_equal(looked, scores, index.policy.near_tie, seed)
-        return looked[0], looked[:LOOKED_AT], "score"
-
-    def _groups(self, policy: Policy, mask: int, requirement: Requirement) -> list[tuple[int, float]]:
-        """(members, what the task adds to their score)"""
-        weights, filters = policy.weights, self.filters
-        groups = [(mask, 0.0)]
-        if (weight := weights.get("match", 0.0)) and requirement.documents:
-            groups, others = [], mask
-            for key, percent in sorted(requirement.documents, key=lambda one: -one[1])[:MAX_GROUPS]:
-                members = others & filters.having("document", key)  # each counts with the best that it declares
-                groups.append((members, weight * percent / 100))
-                others ^= members
-            groups.append((others, 0.0))
-        if (weight := weights.get("region", 0.0)) and requirement.region:
-            near, none = filters.having("region", requirement.region), filters.having("region", "")
-            apart = ((near, 1.0), (none, NEUTRAL_TASK["region"]), (~(near | none), 0.0))
-            groups = [(members & part, added + weight * value) for members, added in groups for part, value in apart]
-        return [group for group in groups if group[0]]
-
-    def _on_sight(self, policy: Policy, method: str, mask: int, cost: int, seed: int) -> Choice:
-        """The best of 8 at random: while there is no index for the policy."""
-        looked = self._sampled(mask, cost, seed)
-        scores = []
-        for one in looked:
-            base, slope, _ = parts(policy, one, method, self.figures, self.now_ms)
-            scores.append(base + slope * max(0.0, 1 - (one.inflight + one.foreign) / one.max_concurrency))
-        if not looked:
-            return None, [], ""
-        _choose_near_equal(looked, scores, policy.near_tie, seed)
-        return looked[0], looked, "score"
-
-    def _least_loaded(self, found: int, cost: int, seed: int) -> tuple[Instance | None, list[Instance]]:
-        best: Instance | None = None
-        looked: list[Instance] = []
-        for position in sample(found, seed):
-            instance = self.instances[position]
-            if instance is None:
-                continue
-            looked.append(instance)
-            if instance.inflight + instance.foreign + cost > int(instance.max_concurrency * self.overcommit):
-                continue
-            if best is None or instance.inflight * best.max_concurrency < best.inflight * instance.max_concurrency:
-                best = instance
-        return best, looked
 
     # -- single instances ---------------------------------------------------------------------------------------------
 
@@ -381,17 +220,3 @@ class Router(Roster):
     def free_count(self, requirement: Requirement) -> int:
         """How many instances with a free slot could take a task with this requirement."""
         return (self.static_mask(requirement) & self._masks[_FREE]).bit_count()
-
-
-def _fits(instance: Instance, cost: int) -> bool:
-    """Whether a task fits in what is free of an instance; one larger than the whole instance needs it empty."""
-    held = instance.inflight + instance.foreign
-    return held + cost <= instance.max_concurrency or not held
-
-
-def _choose_near_equal(looked: list[Instance], scores: list[float], near_tie: float, seed: int) -> None:
-    """Moves one of those that are as good as the best to the front."""
-    least = max(scores) - near_tie
-    equals = [number for number, score in enumerate(scores) if score >= least]
-    chosen = equals[mix(seed, LOOKED_AT) % len(equals)]
-    looked[0], looked[chosen] = looked[chosen], looked[0]

@@ -19,7 +19,7 @@ class ScoreIndex:
     """Where each free instance stands under one policy, for tasks of one method (empty: any)."""
 
     __slots__ = ("_places", "_scale", "base", "buckets", "known", "method", "occupied", "policy", "slope", "stale",
-                 "unscored", "used")  # fmt: skip
+                 "tie_width", "unscored", "used")  # fmt: skip
 
     def __init__(self, policy: Policy, method: str) -> None:
         self.policy = policy
@@ -33,6 +33,8 @@ class ScoreIndex:
         """The signals behind base and slope, as of the last time they were folded in; replaced, never changed."""
         self._places: list[int] = []
         self._scale = (BUCKETS - 1) / (policy.top or 1.0)
+        self.tie_width = int(policy.near_tie * self._scale) + 1 if policy.near_tie else 0
+        """How many buckets lower a near-equal may be found."""
         self.stale: dict[int, None] = {}
         """Bits of instances that moved since this index was last asked."""
         self.unscored = 0
@@ -43,10 +45,6 @@ class ScoreIndex:
     def bucket_of(self, score: float) -> int:
         """The bucket of a score, within its band."""
         return min(BUCKETS - 1, max(0, int(score * self._scale)))
-
-    def width(self, difference: float) -> int:
-        """How many buckets lower a score may be found that is less by `difference`."""
-        return int(difference * self._scale) + 1
 
     def score(self, instance: Instance) -> float:
         """The score now: the signals as they were folded in, and the exact load."""
