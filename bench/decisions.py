@@ -99,19 +99,20 @@ def decide_us(instances: int, scale: float, *, others: int = 0) -> float:
 
 
 def rescoring_share(instances: int, scale: float) -> float:
-    """Share of a core that scores take while every instance beats each 5 s and each second baseline moves."""
+    """Share of a core that scores take while every instance beats each 5 s and the pool's usual latency creeps, so that
+    all that a refresh may do is done."""
     pool = pool_of(instances)
     everybody = list(pool.instances.values())
     per_refresh = max(1, instances * 200 // BEAT_MS)
-    rounds = max(10, int(25 * scale))
-    now, spent = NOW, 0
-    for number in range(rounds):
+    now, took = NOW, []
+    for number in range(max(10, int(50 * scale))):
         begin = number * per_refresh % instances
         for one in everybody[begin : begin + per_refresh]:
             pool.scores.changed(one)
-        pool.router.figures.baseline_ms *= 1.2 if number % 10 == 0 else 1.0
+        for one in everybody[:: max(1, instances // 500)] if number % 25 == 0 else ():
+            one.latency_ms *= 1.1
         now += 200
         began = time.perf_counter_ns()
         pool.scores.refresh(Turn(now, now))
-        spent += time.perf_counter_ns() - began
-    return spent / (rounds * 200e6)
+        took.append(time.perf_counter_ns() - began)
+    return statistics.mean(took) / 200e6

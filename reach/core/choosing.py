@@ -127,13 +127,18 @@ class Choosing(Roster):
     def _near_equals(self, index: ScoreIndex, found: int, cost: int, seed: int) -> list[Instance]:
         """Candidates of which the first is the choice: one of the near-equals of the best, by chance."""
         draw = mix(seed, 0)
-        looked: list[Instance]
-        if cost == 1:  # then it fits in whoever has a free slot
-            looked = [self.instances[position] for position in sample(found, draw)]  # type: ignore[misc]
-        else:
+        if cost > 1 or index.policy.way is Way.LEAST_CONNECTIONS:
             looked = self._sampled(found, cost, seed)
-        if len(looked) > 1:
             scores = [index.score(one) for one in looked]
+        else:  # the hot path: whoever has a free slot has room for it
+            looked, scores = [], []
+            base, slope, instances = index.base, index.slope, self.instances
+            for position in sample(found, draw):
+                one: Instance = instances[position]  # type: ignore[assignment]
+                slots = one.max_concurrency
+                looked.append(one)
+                scores.append(base[position] + slope[position] * ((slots - one.inflight - one.foreign) / slots))
+        if len(looked) > 1:
             _choose_near_equal(looked, scores, index.policy.near_tie, draw >> 40)
         return looked
 

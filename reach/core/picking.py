@@ -12,6 +12,7 @@ LOOKED_AT = 8
 
 CHUNK = 512
 """Bits that are looked at first, when some are wanted."""
+_FIRST = (1 << CHUNK) - 1
 
 Fits = Callable[[Instance], bool]
 
@@ -37,7 +38,7 @@ def sample(mask: int, draw: int) -> list[int]:
 def _lowest(mask: int, count: int, start: int) -> list[int]:
     """The positions of the lowest set bits, at most `count`, each plus `start`."""
     width = CHUNK
-    chunk = mask & ((1 << width) - 1)
+    chunk = mask & _FIRST
     while chunk != mask and chunk.bit_count() < count:
         width *= 4
         chunk = mask & ((1 << width) - 1)

@@ -193,7 +193,14 @@ def parts(
             slope *= value
         return 0.0, slope, tuple(known)
     for name, weight in policy.read:
-        value = signal(name, instance, method, figures, now_ms)
+        if name == "availability":  # these two are in nearly every policy, so they are read without a call more
+            expected_from = instance.beats_expected_from_ms
+            value = signals.availability(instance.beats, instance.heartbeat_ms, expected_from, now_ms)
+        elif name == "latency" and not method:
+            mean, baseline = instance.latency_ms, figures.baseline_ms
+            value = baseline / (baseline + mean) if mean > 0 < baseline else 0.5
+        else:
+            value = signal(name, instance, method, figures, now_ms)
         known.append(value)
         base += weight * value
     return base, slope, tuple(known)

@@ -111,6 +111,7 @@ class Roster:
         for index in self._indexes.values():
             index.grow(len(self.instances))
         self.rescore(instance)
+        self.place(instance)
 
     def remove(self, instance: Instance) -> None:
         """Takes an instance out."""
@@ -202,11 +203,15 @@ class Roster:
 
     def rescore(self, instance: Instance) -> None:
         """Folds the signals of an instance in, under each policy in use."""
-        if self._band_of[instance.bit] != instance.priority:
+        regrouped = self._band_of[instance.bit] != instance.priority
+        if regrouped:
             self._band(instance.bit, instance.priority)
-        for index in self._indexes.values():
-            index.rescore(instance, self.figures, self.now_ms)
-        self.place(instance)
+        figures, now_ms = self.figures, self.now_ms
+        moved = self.main.rescore(instance, figures, now_ms) or regrouped
+        for index in self._others:
+            moved = index.rescore(instance, figures, now_ms) or moved
+        if moved:
+            self.place(instance)
 
     def _band(self, bit: int, priority: int) -> None:
         """Files an instance under its priority; under none if that is negative."""

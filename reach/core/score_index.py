@@ -63,12 +63,16 @@ class ScoreIndex:
             self.slope += [0.0] * missing
             self.known += [()] * missing
 
-    def rescore(self, instance: Instance, figures: Figures, now_ms: int) -> None:
-        """Folds the signals of an instance in. `put` must follow."""
+    def rescore(self, instance: Instance, figures: Figures, now_ms: int) -> bool:
+        """Folds the signals of an instance in. True if that changed its score: `put` must follow."""
         bit = instance.bit
         if self.unscored:
             self.unscored &= ~(1 << bit)
-        self.base[bit], self.slope[bit], self.known[bit] = parts(self.policy, instance, self.method, figures, now_ms)
+        base, slope, self.known[bit] = parts(self.policy, instance, self.method, figures, now_ms)
+        if base == self.base[bit] and slope == self.slope[bit]:
+            return False
+        self.base[bit], self.slope[bit] = base, slope
+        return True
 
     def put(self, instance: Instance) -> None:
         """Moves a free instance to the bucket of its score."""
