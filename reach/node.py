@@ -21,6 +21,8 @@ from typing import Any
 import uvloop
 
 from reach.config import Config
+from reach.config.thresholds import thresholds_of
+from reach.core.model import PoolKey
 from reach.core.policies import POLICIES, own_policy
 from reach.errors import InvalidRequest, ReachError, Unavailable
 from reach.http.app import HttpServer, MayRead, create_app
@@ -30,9 +32,11 @@ from reach.rpc.principal import Authenticator, KeyAuthentication, NoAuthenticati
 from reach.rpc.server import GrpcServer, Listen
 from reach.rpc.services import Services
 from reach.runtime.clock import Clock
-from reach.runtime.host import Host, Settings
+from reach.runtime.host import Host
 from reach.runtime.loading import restore
 from reach.runtime.reach_api import Reach
+from reach.runtime.settings import Settings
+from reach.runtime.wake import WakeHook
 from reach.store.base import Journal, KeyStore, StoreError, StoreLocked
 from reach.store.keys import SqliteKeyStore
 from reach.store.memory import MemoryJournal
@@ -184,6 +188,11 @@ class Node:
         settings.canary_share = router.canary_share
         settings.pin_wait_ms = int(self.config.session.pin_wait * 1_000)
         settings.dead_letters = router.dead_letter
+        settings.wake = {
+            PoolKey(hook.tenant, hook.agent_type): WakeHook(tuple(hook.command), hook.url, hook.timeout)
+            for hook in self.config.wake.hooks
+        }
+        settings.thresholds = thresholds_of(self.config)
         settings.heartbeat_ms = int(self.config.heartbeat.interval * 1_000)
         settings.session_ttl_ms = int(self.config.session.ttl * 1_000)
         return settings

@@ -13,6 +13,7 @@ from reach.config.page import reference
 from reach.config.sections import (
     ClientIdentity,
     Config,
+    Health,
     Heartbeat,
     Probe,
     Registry,
@@ -22,12 +23,15 @@ from reach.config.sections import (
     Session,
     Storage,
     Telemetry,
+    Wake,
+    WakeHook,
 )
 
 __all__ = [
     "ClientIdentity",
     "Config",
     "ConfigError",
+    "Health",
     "Heartbeat",
     "Probe",
     "Registry",
@@ -37,6 +41,8 @@ __all__ = [
     "Session",
     "Storage",
     "Telemetry",
+    "Wake",
+    "WakeHook",
     "load",
     "reference",
 ]

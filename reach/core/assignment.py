@@ -48,6 +48,8 @@ class Assignment:
         if instance is None:
             pool.queue.push(task)
             pool.deadlines.arm(task, turn)
+            if pool.waker is not None:
+                pool.waker.task_waits(turn)
             return False
         self.assign(task, instance, turn)
         return True
@@ -192,7 +194,7 @@ class Assignment:
         trial = self.pool.router.canary.record(instance, good, duration_ms)
         if trial is not None:
             self.pool.slot_freed = True
-            turn.sends.append(Noted("canary", trial.stage.name, instance=instance, evidence=trial.evidence()))
+            turn.sends.append(Noted(f"canary_{trial.stage.name.lower()}", trial.evidence(), instance=instance))
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
@@ -213,6 +215,8 @@ class Assignment:
         task.started_ms = task.progressed_ms = task.lease_until_ms = task.attempt_sequence = 0
         task.pending_reason = ""
         task.pin_until_ms = 0
+        if not instance.running:
+            instance.moved_ms = turn.now_ms
         instance.running[task.key] = task
         instance.inflight += task.cost
         pool.router.place(instance)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reach.core.effects import Noted, Turn
+from reach.core.conditions import clear, mark
+from reach.core.effects import Turn
 from reach.core.model import Condition, Fault, Instance, Task
 from reach.errors import ErrorClass, Reason
 
@@ -139,19 +140,17 @@ class Circuits:
         instance = circuit.instance
         circuit.opened_ms = turn.now_ms
         circuit.good_probes = 0
-        instance.conditions[Condition.CIRCUIT_OPEN] = (why, turn.now_ms)
-        self.pool.vitals.place(instance)
+        mark(instance, Condition.CIRCUIT_OPEN, why, turn)
+        self.pool.admission.place(instance, turn)
         self._later(circuit, turn.now_ms + PROBE_MS)
-        turn.sends.append(Noted("circuit", "OPEN", instance=instance))
 
     def _close(self, circuit: Circuit, turn: Turn) -> None:
         instance = circuit.instance
         self._clean(circuit)
         self.pool.router.may_probe(instance, False)
-        instance.conditions.pop(Condition.CIRCUIT_OPEN, None)
-        self.pool.vitals.place(instance)
+        clear(instance, Condition.CIRCUIT_OPEN, f"{GOOD_PROBES} probes in a row went well", turn)
+        self.pool.admission.place(instance, turn)
         self.pool.slot_freed = True
-        turn.sends.append(Noted("circuit", "CLOSED", instance=instance))
 
     # -- probes -------------------------------------------------------------------------------------------------------
 

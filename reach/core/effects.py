@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from reach.core.model import Fault, Instance, Outcome, Task
+from reach.core.model import Fault, Instance, Outcome, PoolKey, Task
 from reach.core.rows import Writes
 from reach.errors import Reason
 
@@ -128,6 +128,37 @@ class CloseLink:
         self.fault = fault
 
 
+class AskReopen:
+    """Ask an instance to open its stream anew, for it does not receive what we send (HLT-9)."""
+
+    __slots__ = ("link",)
+
+    def __init__(self, link: Any) -> None:
+        self.link = link
+
+
+class DropLink:
+    """End the stream of an instance that is deaf and did not open another: it will come back, or its work moves."""
+
+    __slots__ = ("link",)
+
+    def __init__(self, link: Any) -> None:
+        self.link = link
+
+
+class Wake:
+    """Call the wake hook of a pool; the outcome comes back as `WakeAnswered` (HLT-14)."""
+
+    __slots__ = ("number", "pool", "waiting")
+
+    def __init__(self, pool: PoolKey, number: int, waiting: int) -> None:
+        self.pool = pool
+        self.number = number
+        """Names the wake: the same in repeated tries."""
+        self.waiting = waiting
+        """Tasks that wait."""
+
+
 class DrainLink:
     """Ask an instance to finish and take nothing new."""
 
@@ -219,17 +250,13 @@ class Forget:
 class Noted:
     """Something for counters, logs and alerts: a retry, a dead letter, a change of health. Never per task otherwise."""
 
-    __slots__ = ("evidence", "instance", "kind", "reason", "task")
+    __slots__ = ("instance", "kind", "reason", "task")
 
-    def __init__(
-        self, kind: str, reason: str, task: Task | None = None, instance: Instance | None = None, evidence: str = ""
-    ) -> None:
+    def __init__(self, kind: str, reason: str, task: Task | None = None, instance: Instance | None = None) -> None:
         self.kind = kind
         self.reason = reason
         self.task = task
         self.instance = instance
-        self.evidence = evidence
-        """What was seen, for people."""
 
 
 class Then:

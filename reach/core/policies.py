@@ -25,6 +25,8 @@ _NOT_READ: Final = OF_THE_TASK | {"capacity", "load"}
 NEAR_TIE = 0.02
 MAX_OWN = 64
 """Policies that a configuration may declare."""
+FORGOTTEN_MS = 300_000
+"""What was seen of an instance that has done nothing for so long says nothing any more (HLT-5)."""
 MATCH_AT_LEAST = 0.6
 """Under `content` an agent that matches the text less is no candidate."""
 
@@ -153,6 +155,13 @@ def load_of(instance: Instance) -> float:
     return signals.load(instance.inflight + instance.foreign, instance.max_concurrency)
 
 
+def usual_ms(instance: Instance, method: str, now_ms: int) -> float:
+    """Usual time of a task of a method (empty: of any) on an instance; 0 if unknown, or too old to say anything."""
+    if method:
+        return signals.mean_latency(instance.methods, method, now_ms)
+    return instance.latency_ms if now_ms - instance.moved_ms <= FORGOTTEN_MS else 0.0
+
+
 def signal(name: str, instance: Instance, method: str, figures: Figures, now_ms: int) -> float:
     """One signal of an instance for tasks of a method. Unknown is neutral; those of a task are told by the task."""
     if name == "availability":
@@ -160,16 +169,22 @@ def signal(name: str, instance: Instance, method: str, figures: Figures, now_ms:
         return signals.availability(instance.beats, instance.heartbeat_ms, expected_from, now_ms)
     if name == "latency":
         baseline = figures.baselines_ms.get(method, figures.baseline_ms) if method else figures.baseline_ms
-        return signals.latency(signals.mean_latency(instance, method), baseline)
+        return signals.latency(usual_ms(instance, method, now_ms), baseline)
     return _OTHERS[name](instance, method, figures, now_ms)
 
 
 _OTHERS: Final[Mapping[str, Callable[[Instance, str, Figures, int], float]]] = {
     "load": lambda instance, method, figures, now_ms: load_of(instance),
     "capacity": lambda instance, method, figures, now_ms: 1.0 - load_of(instance),
-    "success_rate": lambda instance, method, figures, now_ms: signals.success_rate(instance, method),
+    "success_rate": lambda instance, method, figures, now_ms: (
+        signals.success_rate(instance.methods, method, now_ms)
+        if method
+        else signals.overall_success(instance.methods, now_ms)
+    ),
     "weight": lambda instance, method, figures, now_ms: min(1.0, instance.weight / figures.heaviest),
-    "reach": lambda instance, method, figures, now_ms: signals.reach(instance),
+    "reach": lambda instance, method, figures, now_ms: (
+        1.0 if instance.reach_score is None else instance.reach_score / 100
+    ),
     "underload": lambda instance, method, figures, now_ms: signals.underload(
         load_of(instance), figures.mean_load, instance.below_since_ms, now_ms
     ),
@@ -198,7 +213,8 @@ def parts(
             value = signals.availability(instance.beats, instance.heartbeat_ms, expected_from, now_ms)
         elif name == "latency" and not method:
             mean, baseline = instance.latency_ms, figures.baseline_ms
-            value = baseline / (baseline + mean) if mean > 0 < baseline else 0.5
+            known_still = mean > 0 < baseline and now_ms - instance.moved_ms <= FORGOTTEN_MS
+            value = baseline / (baseline + mean) if known_still else 0.5
         else:
             value = signal(name, instance, method, figures, now_ms)
         known.append(value)

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from reach.core import events as ev
+from reach.core.admission import Admission
 from reach.core.assignment import Assignment
 from reach.core.circuit import Circuit, Circuits
+from reach.core.conditions import Conditions
 from reach.core.deadlines import Deadlines
 from reach.core.delivery import Delivery
 from reach.core.effects import (
@@ -25,6 +27,7 @@ from reach.core.effects import (
 )
 from reach.core.finished import Finished
 from reach.core.fleet import Fleet
+from reach.core.health import THRESHOLDS
 from reach.core.held import Held, HeldSlots
 from reach.core.leases import Leases
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, Outcome, PoolKey, Task, TaskKey, TaskState
@@ -37,6 +40,7 @@ from reach.core.session import PIN_WAIT_MS, Pins
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Fold, Kind, emit, flush, size_in_bytes
 from reach.core.vitals import Vitals
+from reach.core.wake import Waker
 from reach.core.wheel import TimerWheel
 from reach.errors import ErrorClass, Reason
 
@@ -67,10 +71,10 @@ class Pool:
     """See the module."""
 
     __slots__ = (
-        "_handlers", "assignment", "budget", "circuits", "dead_letters", "deadlines", "delivery", "dirty",
-        "excused_until_ms", "finished", "fleet", "heartbeat_ms", "held", "instances", "judge_from_ms", "key",
-        "late_outcomes", "leases", "pin_wait_ms", "pins", "queue", "router", "rows", "same_content", "scores", "seed",
-        "shard", "slot_freed", "tasks", "vitals", "wheel",
+        "_handlers", "admission", "assignment", "budget", "circuits", "conditions", "dead_letters", "deadlines",
+        "delivery", "dirty", "excused_until_ms", "finished", "fleet", "heartbeat_ms", "held", "instances",
+        "judge_from_ms", "key", "late_outcomes", "leases", "pin_wait_ms", "pins", "queue", "router", "rows",
+        "same_content", "scores", "seed", "shard", "slot_freed", "tasks", "thresholds", "vitals", "waker", "wheel",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +103,8 @@ class Pool:
         self.budget = RetryBudget()
         self.fleet = Fleet(self)
         self.vitals = Vitals(self)
+        self.conditions = Conditions(self)
+        self.admission = Admission(self)
         self.leases = Leases(self)
         self.scores = Scores(self)
         self.circuits = Circuits(self)
@@ -109,6 +115,9 @@ class Pool:
         self.slot_freed = False
         self.heartbeat_ms = 5_000
         """How often an instance beats that does not ask for another interval."""
+        self.thresholds = THRESHOLDS
+        self.waker: Waker | None = None
+        """Its wake hook, if it has one."""
         self.dead_letters = True
         """What is given up becomes a dead letter; else it is merely FAILED."""
         self.pin_wait_ms = PIN_WAIT_MS
@@ -123,6 +132,9 @@ class Pool:
             ev.DeltaCame: self._delta_came,
             ev.Progressed: self._progressed,
             ev.Beat: self.vitals.beat,
+            ev.Probed: self.vitals.probed,
+            ev.Checked: self.vitals.checked,
+            ev.WakeAnswered: self._wake_answered,
             ev.Joined: self.fleet.join,
             ev.LinkEnded: self.fleet.link_ended,
             ev.Left: self.fleet.leave,
@@ -182,6 +194,12 @@ class Pool:
                 self.held.free(entry)
             elif isinstance(entry, Circuit):
                 self.circuits.due(entry)
+            elif isinstance(entry, Waker):
+                entry.due(turn)
+
+    def _wake_answered(self, event: ev.WakeAnswered, turn: Turn) -> None:
+        if self.waker is not None:
+            self.waker.answered(event, turn)
 
     # -- what agents say ----------------------------------------------------------------------------------------------
 
@@ -199,6 +217,12 @@ class Pool:
             message = f"attempt {event.attempt} of task {event.task_id!r} is over; attempt {task.attempt} is current"
             self._refuse(event, Fault(ErrorClass.INVALID_REQUEST, Reason.STALE_ATTEMPT, message), turn)
         return None
+
+    def _moves(self, instance: Instance, turn: Turn) -> None:
+        """A task of the instance makes progress, or ends by its doing."""
+        instance.moved_ms = turn.now_ms
+        if instance.conditions:
+            self.conditions.moves(instance, turn)
 
     def _refuse(self, event: ev.AttemptEvent, fault: Fault, turn: Turn) -> None:
         link = event.reply if event.reply is not None else event.instance.link
@@ -226,6 +250,7 @@ class Pool:
         task = self._live(event, turn)
         if task is None or event.attempt_sequence <= task.attempt_sequence:
             return
+        self._moves(event.instance, turn)
         emitted = task.log
         if event.attempt_sequence == 1 and emitted is not None and not emitted.fold_whole:
             emit(task, Kind.ATTEMPT_RESET, 0, turn)
@@ -250,6 +275,7 @@ class Pool:
         task = self._live(event, turn)
         if task is None:
             return
+        self._moves(event.instance, turn)
         if event.checkpoint is not None:
             task.checkpoint = event.checkpoint
             if not task.volatile:
@@ -284,6 +310,7 @@ class Pool:
         task = self._current(event, turn)
         if task is None:
             return
+        self._moves(event.instance, turn)
         link = event.reply if event.reply is not None else event.instance.link
         answered = event.fault is None and event.released is None and event.waiting is None
         if task.state >= FIRST_TERMINAL or (task.state is TaskState.PENDING and not answered):

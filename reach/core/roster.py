@@ -14,6 +14,7 @@ from reach.core.model import Instance
 from reach.core.picking import bits
 from reach.core.policies import BALANCED, POLICIES, Figures, Policy
 from reach.core.score_index import ScoreIndex
+from reach.core.warmup import STEPS, SlowStart
 
 OVERCOMMIT = 1.5
 """How much an instance may hold, in slots, relative to max_concurrency (RTE-8), rounded down."""
@@ -44,7 +45,7 @@ class Roster:
     __slots__ = (
         "_band_of", "_blocked", "_free_bits", "_indexes", "_masks", "_others", "_turns", "bands", "canary",
         "decisions", "figures", "filters", "instances", "judges_methods", "lanes", "main", "now_ms", "overcommit",
-        "policies", "policy", "probing", "sessions_full",
+        "policies", "policy", "probing", "sessions_full", "slow_start",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +63,8 @@ class Roster:
         self.filters = Filters()
         self.canary = Canaries(self.filters)
         self.figures = Figures()
+        self.slow_start = SlowStart()
+        """Who does not get a full share yet (HLT-10)."""
         self.now_ms = 0
         """When signals were last folded in."""
         self.judges_methods = False
@@ -117,6 +120,7 @@ class Roster:
         """Takes an instance out."""
         bit = instance.bit
         one = 1 << bit
+        self.slow_start.place(bit, STEPS)
         self._masks[instance.lane] &= ~one
         for index in self._indexes.values():
             index.take_out(bit)

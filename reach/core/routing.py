@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from reach.core.chance import mix
 from reach.core.choosing import Choosing, Propose, fits_in
 from reach.core.decision import Verdict
 from reach.core.filters import Static
 from reach.core.model import Instance, Requirement
 from reach.core.policies import Policy, parts
 from reach.core.roster import Lane
+from reach.core.warmup import STEPS
 
 Dropped = tuple[tuple[str, int], ...]
 """(reason, how many)"""
@@ -82,10 +84,13 @@ class Router(Choosing):
         else:
             free = eligible & self._masks[_FREE]
             dropped += self._not_free(eligible)
+        if self.slow_start.cold & free:
+            warm = free ^ (free & self.slow_start.stand_back(mix(seed, STEPS)))
+            free = warm or free
         by_match = policy.match_at_least and requirement.documents
         if self.canary.trials or (new_session and self.sessions_full) or by_match:
             eligible, then, dropped = self.narrow(eligible, dropped, new_session, seed, policy, requirement, version)
-            free = eligible & self._masks[_FREE]
+            free = free & eligible or eligible & self._masks[_FREE]
         for mask in (free, then & self._masks[_FREE]) if then else (free,):
             if mask:
                 chosen, looked, cause = self.choose(policy, requirement, mask, cost, seed, propose)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from reach.core import signals
 from reach.core.effects import Turn
 from reach.core.model import Instance
-from reach.core.policies import Way, load_of
+from reach.core.policies import Way, load_of, usual_ms
 
 if TYPE_CHECKING:
     from reach.core.pool import Pool
@@ -69,6 +68,7 @@ class Scores:
         self.follows_load = any(
             "underload" in index.policy.weights or index.policy.way is Way.CONSISTENT_HASH for index in indexes
         )
+        by_reach = any("reach" in index.policy.weights for index in indexes)
         if self._pool_moved():
             self._changed.update(self.pool.instances)
         left = SCORED_AT_MOST // len(indexes)
@@ -79,6 +79,8 @@ class Scores:
         for instance in changed:
             if self.follows_load:
                 self._compare_load(instance, turn.now_ms)
+            if by_reach:
+                self.pool.vitals.rescore(instance, turn.now_ms)
             router.rescore(instance)
         router.score_more(left - len(changed))
 
@@ -90,6 +92,7 @@ class Scores:
             router.figures.heaviest = instance.weight
         self._weights_moved = True
         self.changed(instance)
+        self.pool.vitals.rescore(instance, turn.now_ms)
         router.rescore(instance)
 
     # -- what is of the pool ------------------------------------------------------------------------------------------
@@ -102,7 +105,7 @@ class Scores:
         methods = self._methods(some)
         router.judges_methods = len(methods) > 1
         for method in ("", *methods) if router.judges_methods else ("",):
-            baseline = _median([signals.mean_latency(one, method) for one in some])
+            baseline = _median([usual_ms(one, method, router.now_ms) for one in some])
             before = figures.baselines_ms.get(method, 0.0) if method else figures.baseline_ms
             if abs(baseline - before) > BASELINE_MOVES * before:
                 moved = True
@@ -124,7 +127,7 @@ class Scores:
         """Methods that instances have figures of."""
         found: dict[str, None] = {}
         for instance in some:
-            for method in signals.methods_of(instance):
+            for method in instance.methods:
                 found[method] = None
                 if len(found) == MAX_METHODS:
                     return list(found)

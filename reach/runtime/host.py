@@ -9,25 +9,25 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol
 
 from reach.core import effects as fx
-from reach.core.canary import SHARE
 from reach.core.directory import UNRESOLVED, Directory, Selector
 from reach.core.events import Arrived, Joined, Joining, RowTaken
 from reach.core.model import Fault, PoolKey, Task, TaskKey
-from reach.core.policies import BALANCED, POLICIES, Policy
 from reach.core.pool import STALLED_MS, Pool, RowNumbers
 from reach.core.queue import WaitQueue
 from reach.core.routing import Router
-from reach.core.session import PIN_WAIT_MS, Pins
+from reach.core.session import Pins
 from reach.core.stream import Reader
+from reach.core.wake import Waker
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
 from reach.runtime.past import Past
+from reach.runtime.settings import Settings
 from reach.runtime.shard import SHARDS, Shard
+from reach.runtime.wake import WakeHooks
 from reach.store.base import Journal, StoreError
 
 log = logging.getLogger(__name__)
@@ -72,25 +72,6 @@ class Notes(Protocol):
         """A group commit is done."""
 
 
-@dataclass(slots=True)
-class Settings:
-    """Limits of the host, from the configuration."""
-
-    queue_limit: int = 200_000
-    queue_bytes: int = 1 << 30
-    overcommit: float = 1.5
-    session_ttl_ms: int = 720_000
-    pin_wait_ms: int = PIN_WAIT_MS
-    heartbeat_ms: int = 5_000
-    dead_letters: bool = True
-    canary_share: float = SHARE
-    policy: Policy = BALANCED
-    policies: dict[str, Policy] = field(default_factory=lambda: dict(POLICIES))
-    """All that tasks may name."""
-    pool_policies: dict[str, str] = field(default_factory=dict)
-    """Names of policies, by agent type."""
-
-
 def shard_of(key: PoolKey) -> int:
     """Which shard holds a pool: the same on every node."""
     name = f"{key.tenant}\0{key.agent_type}\0{key.partition}".encode()
@@ -123,6 +104,7 @@ class Host:
         self.committer = Committer(journal, self.perform, on_broken, notes.committed)
         self._journal = journal
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="journal-reads")
+        self.wakes = WakeHooks(settings.wake, lambda key, event: self.post(self.pool(key), event))
         self.past = Past(self, journal, self._reads)
         self._acts: dict[type, Callable[[Any], None]] = {
             fx.Offer: self._offer,
@@ -133,6 +115,9 @@ class Host:
             fx.CreditAttempt: lambda e: e.link.credit(e.tenant, e.task_id, e.attempt, e.bytes),
             fx.Welcome: lambda e: e.link.welcome(e),
             fx.CloseLink: lambda e: e.link.close(e.fault),
+            fx.Wake: self.wakes.wake,
+            fx.AskReopen: lambda e: e.link.reopen(),
+            fx.DropLink: lambda e: e.link.drop(),
             fx.DrainLink: lambda e: e.link.drain(e.deadline_ms),
             fx.Accepted: self._accepted,
             fx.Refused: lambda e: refuse(e.reply, e.fault),
@@ -307,6 +292,8 @@ class Host:
         pool.heartbeat_ms = settings.heartbeat_ms
         pool.dead_letters = settings.dead_letters
         pool.pin_wait_ms = settings.pin_wait_ms
+        pool.thresholds = settings.thresholds
+        pool.waker = Waker(pool) if key in settings.wake else None
         return pool
 
     def pools(self) -> list[Pool]:
@@ -384,6 +371,7 @@ class Host:
     async def stop(self) -> None:
         """Ends the writer and the timers. Links and callers must be gone by now."""
         self._ticker.cancel()
+        await self.wakes.stop()
         if self._timer is not None:
             self._timer.cancel()
         if self.committer.held is None:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from reach.core import health
-from reach.core.model import FIRST_TERMINAL, Instance, Task, TaskState
+from reach.core.model import FIRST_TERMINAL, Condition, Instance, Task, TaskState
 from reach.core.pool import Pool
 from reach.core.roster import Lane
 from reach.core.rows import Writes
@@ -20,6 +20,7 @@ def check(pool: Pool, everyone: list[Instance]) -> None:
     for instance in everyone:
         check_load(pool, instance)
     check_router(pool)
+    check_admission(pool)
     check_queue(pool)
     assert not pool.dirty
     assert not pool.slot_freed
@@ -73,7 +74,7 @@ def check_router(pool: Pool) -> None:
     lanes = [0] * len(Lane)
     for bit, one in found.items():
         assert one.bit == bit
-        assert one.blocked_by == health.blocked_by(one), one
+        assert one.blocked_by == health.blocked_by(one, pool.admission.panic), one
         held = one.inflight + one.foreign
         lane = Lane.OUT if one.blocked_by else Lane.FREE if held < one.max_concurrency else Lane.FULL
         if lane is Lane.FULL and held < int(one.max_concurrency * router.overcommit):
@@ -103,6 +104,22 @@ def check_index(index: ScoreIndex, free: list[Instance]) -> None:
         buckets[BUCKETS * one.priority + index.bucket_of(index.score(one))] |= 1 << one.bit
     assert index.buckets == buckets
     assert index.occupied == sum(1 << number for number, mask in enumerate(buckets) if mask)
+
+
+def check_admission(pool: Pool) -> None:
+    """HLT-13: suspicion excludes at most half of those that nothing certain bars; and slow starts are where they are
+    said to be."""
+    members = [one for one in pool.instances.values() if not health.barred_by(one)]
+    suspects = [one for one in members if health.suspected_by(one)]
+    assert pool.admission.panic is (2 * len(suspects) > len(members)), (members, suspects)
+    excluded = [one for one in members if one.blocked_by]
+    assert 2 * len(excluded) <= len(members)
+    cold = sum(1 << one.bit for one in pool.instances.values() if Condition.WARMING in one.conditions)
+    assert pool.router.slow_start.cold == cold
+    for one in pool.instances.values():
+        assert len(one.history) <= health.HISTORY
+        assert len(one.probes) <= 10
+        assert (Condition.NOT_READY in one.conditions) is bool(one.unready_ms), one
 
 
 def check_queue(pool: Pool) -> None:

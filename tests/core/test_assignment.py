@@ -114,7 +114,7 @@ def test_a_baseline_that_creeps_reaches_everybody():
     shell = Shell()
     names = [shell.join(f"i{number}", heartbeat_ms=60_000) for number in range(3)]
     for one in names:
-        one.latency_ms = 100.0
+        one.latency_ms, one.moved_ms = 100.0, shell.now_ms
         shell.pool.scores.changed(one)
     shell.now_ms += 200
     shell.step()

@@ -50,9 +50,8 @@ def test_RTE_10_five_in_a_row_open_it(error):
     fail(shell, 1, error)
     assert is_open(bad)
     assert bad.blocked_by == "circuit_open"
-    assert [(note.kind, note.reason) for note in of(shell.sends, Noted) if note.kind == "circuit"] == [
-        ("circuit", "OPEN")
-    ]
+    assert [note.instance for note in of(shell.sends, Noted) if note.kind == "circuit_open"] == [bad]
+    assert bad.history[-1][1] == "CIRCUIT_OPEN"
     assert bad.conditions[Condition.CIRCUIT_OPEN][0].startswith("5 calls in a row failed")
     assert {shell.submit(**LONG).instance_id for _ in range(4)} == {"good"}
 

@@ -11,19 +11,25 @@ from reach.core.model import Requirement
 from reach.core.policies import BALANCED, OF_THE_TASK, POLICIES, SIGNALS, Figures, Policy, Way, own_policy
 from reach.core.routing import Router
 from reach.core.score_index import ScoreIndex
+from reach.core.signals import stats_of
 from tests.core.harness import instance_of
 
 NOW = 62_000
+NINE_OF_TEN = [("", 9, 1, 100)]
+"""(method, good, bad, duration)"""
 ALL_BEATS = [t * 1_000 for t in range(35, 65, 5)]
 
 
-def scored(policy, beats=(), slots=4, inflight=0, foreign=0, figures=None, method="", **fields):
+def scored(policy, beats=(), slots=4, inflight=0, foreign=0, figures=None, method="", tried=(), **fields):
     """The score of one instance, from the index, which must agree with the sum from scratch."""
     instance = instance_of("one", slots, inflight)
     instance.bit = 0
     instance.beats, instance.foreign = list(beats), foreign
     for name, value in fields.items():
         setattr(instance, name, value)
+    for of_method, good, bad, took_ms in tried:
+        for number in range(good + bad):
+            stats_of(instance.methods, of_method).window.add(NOW - 1_000, int(number >= good), took_ms)
     index = ScoreIndex(policy, method)
     index.grow(1)
     index.rescore(instance, figures or Figures(200.0), NOW)
@@ -48,31 +54,30 @@ def test_RTE_3_balanced(given, expected):
     assert scored(BALANCED, **given) == pytest.approx(expected)
 
 
-def test_RTE_3_reachability_is_reach_times_capacity(monkeypatch):
-    monkeypatch.setattr("reach.core.policies.signals.reach", lambda instance: 0.8354)
-    assert scored(POLICIES["reachability"]) == pytest.approx(0.8354)
-    assert scored(POLICIES["reachability"], inflight=1) == pytest.approx(0.8354 * 0.75)
-    assert scored(POLICIES["reachability"], inflight=4) == 0
+def test_RTE_3_reachability_is_reach_times_capacity():
+    reachability = POLICIES["reachability"]
+    assert scored(reachability, reach_score=83.54) == pytest.approx(0.8354)
+    assert scored(reachability, reach_score=83.54, inflight=1) == pytest.approx(0.8354 * 0.75)
+    assert scored(reachability, reach_score=83.54, inflight=4) == 0
+    assert scored(reachability) == 1, "unknown"
     assert POLICIES["reachability"].near_tie == 0.05
 
 
-def test_RTE_3_capability(monkeypatch):
+def test_RTE_3_capability():
     """0.5 capacity + 0.3 weight + 0.2 success_rate."""
     figures = Figures()
     figures.heaviest = 20
-    monkeypatch.setattr("reach.core.policies.signals.success_rate", lambda *_: 0.9)
-    assert scored(POLICIES["capability"], inflight=1, weight=5, figures=figures) == pytest.approx(
+    assert scored(POLICIES["capability"], inflight=1, weight=5, figures=figures, tried=NINE_OF_TEN) == pytest.approx(
         0.5 * 0.75 + 0.3 * 0.25 + 0.2 * 0.9
     )
 
 
-def test_RTE_3_adaptive_with_and_without_its_bonus(monkeypatch):
+def test_RTE_3_adaptive_with_and_without_its_bonus():
     """0.5 success_rate + 0.3 capacity + 0.2 latency, + up to 0.05 for those below the mean load for 30 s."""
-    monkeypatch.setattr("reach.core.policies.signals.success_rate", lambda *_: 0.9)
     figures = Figures(200.0)
     figures.mean_load = 0.5
     plain = 0.5 * 0.9 + 0.3 * 0.75 + 0.2 * 2 / 3
-    given = {"inflight": 1, "latency_ms": 100, "figures": figures}
+    given = {"inflight": 1, "latency_ms": 100, "figures": figures, "tried": NINE_OF_TEN}
     adaptive = POLICIES["adaptive"]
     assert scored(adaptive, **given) == pytest.approx(plain)
     assert scored(adaptive, **given, below_since_ms=NOW - 29_999) == pytest.approx(plain)
@@ -81,14 +86,25 @@ def test_RTE_3_adaptive_with_and_without_its_bonus(monkeypatch):
     assert scored(adaptive, **idle) == pytest.approx(0.5 * 0.9 + 0.3 + 0.2 * 2 / 3 + 0.05)
 
 
-def test_RTE_3_adaptive_compares_with_what_is_normal_for_the_method(monkeypatch):
+def test_RTE_3_RTE_14_adaptive_compares_with_what_is_normal_for_the_method():
+    """Good at text and slow at pictures: judged by the task."""
     figures = Figures(100.0)
-    figures.baselines_ms["render"] = 4_000.0
-    monkeypatch.setattr("reach.core.policies.signals.mean_latency", lambda *_: 4_000.0)
-    monkeypatch.setattr("reach.core.policies.signals.success_rate", lambda *_: 1.0)
-    assert scored(POLICIES["adaptive"], figures=figures, method="render") == pytest.approx(0.5 + 0.3 + 0.2 * 0.5)
-    plain = scored(POLICIES["adaptive"], figures=figures, latency_ms=4_000.0)
-    assert plain == pytest.approx(0.5 + 0.3 + 0.2 * 100 / 4_100)
+    figures.baselines_ms = {"render": 4_000.0, "text": 100.0}
+    given = {"figures": figures, "tried": [("render", 6, 2, 4_000), ("text", 9, 0, 50)], "latency_ms": 900}
+    adaptive = POLICIES["adaptive"]
+    # a failure brings no duration, so the helper's 8 x 4,000 ms are over 6 good ones
+    assert scored(adaptive, method="render", **given) == pytest.approx(
+        0.5 * 0.75 + 0.3 + 0.2 * 4_000 / (4_000 + 4_000 * 8 / 6)
+    )
+    assert scored(adaptive, method="text", **given) == pytest.approx(0.5 + 0.3 + 0.2 * 100 / 150)
+    assert scored(adaptive, method="other", **given) == pytest.approx(0.5 * 0.95 + 0.3 + 0.2 * 0.5)
+    assert scored(adaptive, **given) == pytest.approx(0.5 * 15 / 17 + 0.3 + 0.2 * 100 / 1_000)
+
+
+def test_HLT_5_what_is_older_than_five_minutes_says_nothing_any_more():
+    slow = {"latency_ms": 9_000, "figures": Figures(100.0)}
+    assert scored(BALANCED, **slow, moved_ms=NOW - 300_000) == pytest.approx(0.3 * 100 / 9_100 + 0.2)
+    assert scored(BALANCED, **slow, moved_ms=NOW - 300_001) == pytest.approx(0.3 * 0.5 + 0.2)
 
 
 def test_RTE_3_least_connections_counts_slots_by_weight():
