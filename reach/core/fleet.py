@@ -148,7 +148,7 @@ class Fleet:
         replay: list[tuple[str, str, int]] = []
         named = set()
         for tenant, task_id, attempt, last in event.running:
-            task = pool.tasks.get((tenant, task_id))
+            task = pool.find(tenant, task_id)
             if task is None or not self._adopt(task, instance, attempt, turn):
                 unknown.append((tenant, task_id, attempt))
                 continue

@@ -78,6 +78,7 @@ class Pool:
         queue: WaitQueue | None = None,
         router: Router | None = None,
         pins: Pins | None = None,
+        tasks: dict[TaskKey, Task] | None = None,
     ) -> None:
         self.key = key
         self.shard = shard
@@ -85,7 +86,8 @@ class Pool:
         self.seed = seed
         self.same_content = same_content
         self.instances: dict[str, Instance] = {}
-        self.tasks: dict[TaskKey, Task] = {}
+        self.tasks: dict[TaskKey, Task] = tasks if tasks is not None else {}
+        """All of the node, whatever their pool: a task is in one pool at a time, and says in which."""
         self.queue = queue if queue is not None else WaitQueue()
         self.router = router if router is not None else Router()
         self.pins = pins if pins is not None else Pins()
@@ -103,7 +105,7 @@ class Pool:
         self.dead_letters = True
         """What is given up becomes a dead letter; else it is merely FAILED."""
         self.late_outcomes = 0
-        self.finished = Finished(self.tasks)
+        self.finished = Finished()
         self.held = Held(self)
         self._handlers: dict[type, Callable[[Any, Turn], None]] = {
             ev.Submitted: lambda event, turn: self.delivery.accept(event.task, event.reader, turn),
@@ -172,11 +174,16 @@ class Pool:
 
     # -- what agents say ----------------------------------------------------------------------------------------------
 
+    def find(self, tenant: str, task_id: str) -> Task | None:
+        """A task of this pool; those of others are none of its agents' business."""
+        task = self.tasks.get((tenant, task_id))
+        return task if task is not None and task.pool is self else None
+
     def _current(self, event: ev.AttemptEvent, turn: Turn) -> Task | None:
         """The task an agent speaks of, if it speaks of the current attempt; else the agent is told."""
         instance = event.instance
         self.fleet.prove(instance, turn)
-        task = self.tasks.get((event.tenant, event.task_id))
+        task = self.find(event.tenant, event.task_id)
         if task is not None and task.attempt == event.attempt and task.instance_id == instance.instance_id:
             return task
         if task is None:
@@ -320,7 +327,7 @@ class Pool:
     # -- what callers say ---------------------------------------------------------------------------------------------
 
     def _cancelled(self, event: ev.Cancelled, turn: Turn) -> None:
-        task = self.tasks.get((event.tenant, event.task_id))
+        task = self.find(event.tenant, event.task_id)
         if task is None:
             turn.sends.append(AskJournal(None, event.tenant, event.task_id, 0, event.reply))
             return
@@ -329,7 +336,7 @@ class Pool:
         turn.sends.append(Done(event.reply, task))
 
     def _subscribed(self, event: ev.Subscribed, turn: Turn) -> None:
-        task = self.tasks.get((event.tenant, event.task_id))
+        task = self.find(event.tenant, event.task_id)
         if task is None:
             turn.sends.append(AskJournal(None, event.tenant, event.task_id, 0, event.reader))
         else:
@@ -354,8 +361,6 @@ class Pool:
         """Gives a waiting task to another pool; that pool goes on when it hears of it (`Arrived`)."""
         self.queue.remove(task)
         self.wheel.disarm(task)
-        self.tasks.pop(task.key, None)
-        to.tasks[task.key] = task
         task.pool = to
 
     def _arrived(self, event: ev.Arrived, turn: Turn) -> None:

@@ -81,6 +81,8 @@ class Interest(IntEnum):
     ACCEPTANCE = 1
     OUTCOME = 2
     EVENTS = 3
+    ANSWER = 4
+    """Of calls that wait, not in the contract: the acceptance, then the outcome."""
 
 
 class Reader:

@@ -94,7 +94,7 @@ class Services:
         trace = parse_traceparent(traceparent) if traceparent else self.tracing.root()
         if trace is None or not trace.sampled:
             return
-        if task.key in self.host.locations:
+        if task.key in self.host.tasks:
             return
         durability = "volatile" if task.volatile else "durable"
         task.trace = self.tracing.dispatch_started(task.key, trace, durability=durability)

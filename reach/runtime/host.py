@@ -21,7 +21,7 @@ from reach.core.pool import STALLED_MS, Pool, RowNumbers
 from reach.core.queue import WaitQueue
 from reach.core.routing import Router
 from reach.core.session import Pins
-from reach.core.stream import Reader
+from reach.core.stream import Interest, Reader
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
 from reach.runtime.past import Past
@@ -104,8 +104,8 @@ class Host:
         self.settings = settings
         self.directory = Directory()
         self._pools: dict[PoolKey, Pool] = {}
-        self.locations: dict[TaskKey, Pool] = {}
-        """Where each task that is in memory is."""
+        self.tasks: dict[TaskKey, Task] = {}
+        """Every task that is in memory, from the moment it comes in; each says in which pool it is."""
         self._loop = asyncio.get_running_loop()
         self.shards: dict[int, Shard] = {}
         self._ready: dict[int, Shard] = {}
@@ -207,22 +207,22 @@ class Host:
     def perform(self, turn: fx.Turn, taken: list[int]) -> None:
         """Sends what a turn asks for, once it is durable."""
         acts = self._acts
-        for send in self._without(turn.sends, set(taken)) if taken else turn.sends:
+        for send in self._without(turn, set(taken)) if taken else turn.sends:
             try:
                 acts[type(send)](send)
             except Exception:
                 log.exception("a send failed: %s", type(send).__name__)
 
-    def _without(self, sends: list[Any], taken: set[int]) -> Iterator[Any]:
+    def _without(self, turn: fx.Turn, taken: set[int]) -> Iterator[Any]:
         """The sends but for those of tasks whose id the journal has given to another: these are undone, and who asked
         is told."""
-        for send in sends:
-            task: Task | None = getattr(send, "task", None)
-            if task is None or (task.row not in taken and task.row != TAKEN):
-                yield send
-            elif type(send) is fx.Accepted:
+        for task in turn.accepted:
+            if task.row in taken:
                 task.row = TAKEN
                 self.post(task.pool, RowTaken(task))
+        for send in turn.sends:
+            of: Task | None = getattr(send, "task", None)
+            if of is None or of.row != TAKEN or (type(send) is fx.Accepted and send.reply.interest != Interest.ANSWER):
                 yield send
 
     def _accepted(self, effect: fx.Accepted) -> None:
@@ -267,10 +267,10 @@ class Host:
             self.notes.ended(effect.task)
 
     def _forget(self, effect: fx.Forget) -> None:
-        key = effect.task.key
-        pool = self.locations.get(key)
-        if pool is not None and pool is effect.task.pool and key not in pool.tasks:
-            del self.locations[key]
+        tasks = self.tasks
+        for task in effect.tasks:
+            if tasks.get(task.key) is task:
+                del tasks[task.key]
 
     def _noted(self, note: fx.Noted) -> None:
         if note.kind == "removed" and note.instance is not None:
@@ -302,6 +302,7 @@ class Host:
             WaitQueue(settings.queue_limit, settings.queue_bytes),
             Router(settings.policy, settings.overcommit),
             Pins(settings.session_ttl_ms),
+            self.tasks,
         )
         pool.heartbeat_ms = settings.heartbeat_ms
         pool.dead_letters = settings.dead_letters
@@ -335,7 +336,6 @@ class Host:
             if found:
                 target = self.pool(found[0])
                 pool.hand_over(task, target)
-                self.locations[task.key] = target
                 self.post(target, Arrived(task))
 
     # -- loading and reading ------------------------------------------------------------------------------------------

@@ -49,5 +49,4 @@ def _restore_task(host: Host, stored: StoredTask, turn: Turn) -> None:
         found = host.directory.pools_of(row.tenant, host.codec.selector_of(row.spec))
         key = found[0] if found else key
     pool = host.pool(key)
-    host.locations[task.key] = pool
     restore_task(pool, task, attempts, stored.failures, turn)

@@ -35,16 +35,18 @@ class Reach:
     def submit(self, task: Task, selector: Selector, reader: Reader) -> None:
         """Takes a task. The sink of `reader` hears `accepted` or `refused`, then what its interest says."""
         host = self.host
-        key = task.key
-        pool = host.locations.get(key)
-        if pool is None:
+        known = host.tasks.get(task.key)
+        if known is None:
             try:
-                pool = self._admit(task, selector)
+                task.pool = pool = self._admit(task, selector)
             except ReachError as error:
                 reader.sink.refused(reader, fault_of(error))
                 return
-            host.locations[key] = pool
-        elif host.committer.held is not None and not task.volatile:
+            host.tasks[task.key] = task
+            host.post(pool, ev.Submitted(task, reader))
+            return
+        pool = known.pool
+        if host.committer.held is not None and not task.volatile:
             post = partial(host.post, pool, ev.Submitted(task, reader))
             host.past.answer(reader, task.tenant, task.task_id, task.spec, post)
             return
@@ -86,13 +88,13 @@ class Reach:
 
     def cancel(self, tenant: str, task_id: str, reason: str, reply: Any) -> None:
         """Cancels a task; `reply.done` gets the task as it ended."""
-        pool = self.host.locations.get((tenant, task_id)) or self._anywhere(tenant)
+        pool = self._pool_of(tenant, task_id) or self._anywhere(tenant)
         self.host.post(pool, ev.Cancelled(tenant, task_id, reason, reply))
 
     def subscribe(self, tenant: str, task_id: str, reader: Reader) -> None:
         """Reads a task from the position that the reader has."""
         host = self.host
-        pool = host.locations.get((tenant, task_id))
+        pool = self._pool_of(tenant, task_id)
         if pool is None:
             host.past.answer(reader, tenant, task_id, None)
         elif host.committer.held is not None:
@@ -103,7 +105,7 @@ class Reach:
 
     def unsubscribe(self, reader: Reader, tenant: str, task_id: str) -> None:
         """Lets a reader go, also one that its task does not know yet: it leaves right after it has come."""
-        pool = reader.task.pool if reader.task is not None else self.host.locations.get((tenant, task_id))
+        pool = reader.task.pool if reader.task is not None else self._pool_of(tenant, task_id)
         if pool is not None:
             self.host.post(pool, ev.Unsubscribed(reader))
 
@@ -111,6 +113,11 @@ class Reach:
         """A reader can take `count` more bytes."""
         if reader.task is not None and reader.task.pool is not None:
             self.host.post(reader.task.pool, ev.Credited(reader, count))
+
+    def _pool_of(self, tenant: str, task_id: str) -> Pool | None:
+        """Where a task is that is in memory."""
+        task = self.host.tasks.get((tenant, task_id))
+        return task.pool if task is not None else None
 
     def _anywhere(self, tenant: str) -> Pool:
         return self.host.pool(PoolKey(tenant, UNRESOLVED))
@@ -125,8 +132,9 @@ class Reach:
 
     def _live(self, key: TaskKey, stored: StoredTask | None) -> Task | None:
         """A task that is in memory. While the store takes nothing, what it does not have has not happened yet."""
-        pool = self.host.locations.get(key)
-        task = pool.tasks.get(key) if pool is not None else None
+        task = self.host.tasks.get(key)
+        if task is not None and not task.row:
+            return None  # not taken in yet
         if task is None or task.volatile or self.host.committer.held is None:
             return task
         if stored is None or (stored.outcome is None and task.state >= FIRST_TERMINAL):
@@ -207,12 +215,7 @@ class Reach:
 
     def open_tasks(self, tenant: str) -> int:
         """Tasks of a tenant that have not ended."""
-        return sum(
-            1
-            for pool in self.host.pools()
-            for task in pool.tasks.values()
-            if task.tenant == tenant and task.state < FIRST_TERMINAL
-        )
+        return sum(1 for task in self.host.tasks.values() if task.tenant == tenant and task.state < FIRST_TERMINAL)
 
 
 def fault_of(error: ReachError) -> Fault:

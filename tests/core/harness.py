@@ -104,11 +104,14 @@ class Shell:
     def _perform(self, turn: fx.Turn) -> list[Any]:
         self.journal.commit(turn.writes)
         self.sends.extend(turn.sends)
+        self.asked.update({task.row: task for task in turn.accepted})
         for send in turn.sends:
-            if isinstance(send, fx.Accepted):
-                self.asked[send.task.row] = send.task
-            elif isinstance(send, fx.Events):
+            if isinstance(send, fx.Events):
                 self.seen.setdefault(send.reader.reference, []).extend(send.events)
+            elif isinstance(send, fx.Forget):
+                for task in send.tasks:
+                    if self.pool.tasks.get(task.key) is task:
+                        del self.pool.tasks[task.key]
         return turn.sends
 
     def advance(self, ms: int) -> list[Any]:
