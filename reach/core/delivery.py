@@ -15,7 +15,7 @@ from reach.core.model import Fault, Instance, Outcome, PastAttempt, Task, TaskSt
 from reach.core.rows import FailureRow, OutcomeRow, TaskRow
 from reach.core.signals import running_mean
 from reach.core.states import TaskInput, next_state
-from reach.core.stream import RESERVE, Interest, Kind, Reader, emit, log_of, place_of
+from reach.core.stream import AT_END, RESERVE, Interest, Kind, Reader, emit, log_of, place_of
 from reach.errors import ErrorClass, Reason
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Delivery:
 
     def _follow(self, task: Task, reader: Reader) -> None:
         reader.task = task
-        if reader.interest == Interest.OUTCOME or reader.interest == Interest.ANSWER:
+        if reader.interest in AT_END:
             if task.waiters is None:
                 task.waiters = [reader]
             else:
@@ -115,7 +115,7 @@ class Delivery:
 
     def subscribe(self, task: Task, reader: Reader, turn: Turn) -> None:
         """Lets somebody read a task, from the position the reader has."""
-        if task.outcome is not None and (reader.interest == Interest.OUTCOME or reader.interest == Interest.ANSWER):
+        if reader.interest in AT_END and task.outcome is not None:
             reader.task = task
             turn.sends.append(Ended(task, task.outcome, [reader], first=False))
         elif reader.interest == Interest.EVENTS and reader.after > task.sequence:

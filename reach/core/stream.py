@@ -85,6 +85,10 @@ class Interest(IntEnum):
     """Of calls that wait, not in the contract: the acceptance, then the outcome."""
 
 
+AT_END = (Interest.OUTCOME, Interest.ANSWER)
+"""Those who hear of the end and of no event before."""
+
+
 class Reader:
     """Somebody who follows a task. `sink` and `reference` mean nothing to the core."""
 
