@@ -32,7 +32,8 @@ class Assignment:
         pool = self.pool
         if pool.queue and (pool.slot_freed or pool.queue.waits(task.requirement)):
             pool.slot_freed = True  # others wait: whose turn it is, the end of the step decides
-            task.pending_reason = "queued"
+            if not task.pending_reason.startswith("no_match"):
+                task.pending_reason = "queued"
             instance = None
         else:
             instance = self._find(task, turn)
@@ -54,8 +55,8 @@ class Assignment:
         pool = self.pool
         seed = pool.seed + task.row * 31 + task.attempt  # mixed only where there is something to choose
         verdict = pool.router.pick(task.requirement, task.excluded, task.cost, seed)
-        if verdict.chosen is None:
-            task.pending_reason = verdict.cause
+        if verdict.chosen is None and not task.pending_reason.startswith(verdict.cause):
+            task.pending_reason = verdict.cause  # level 1 may have said more about what is missing
         return verdict.chosen
 
     def pinned(self, task: Task, turn: Turn) -> Instance | None:
@@ -140,12 +141,12 @@ class Assignment:
         name = (task.tenant, task.session)
         before = pool.pins.get(name, turn.now_ms)
         before_id = before.instance_id if before is not None else ""
-        pin = pool.pins.set(name, instance.instance_id, turn.now_ms)
+        pin = pool.pins.set(name, instance.instance_id, turn.now_ms, task.session_ttl_ms)
         if before_id and before_id != instance.instance_id:
             emit(task, Kind.HANDOFF, (before_id, instance.instance_id), turn)
             self.pool.delivery.touch(task)
         if not task.volatile:
-            expires = turn.wall_ms + pool.pins.ttl_ms
+            expires = turn.wall_ms + (task.session_ttl_ms or pool.pins.ttl_ms)
             row = PinRow(pool.shard, pool.key.tenant, pool.key.agent_type, task.tenant, task.session,
                          instance.instance_id, expires, pin.handoffs)  # fmt: skip
             turn.writes.pins.append(row)

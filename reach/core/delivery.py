@@ -130,6 +130,11 @@ class Delivery:
                 log_of(task, turn.now_ms)
             self._follow(task, reader)
 
+    def refute(self, task: Task, fault: Fault, turn: Turn) -> None:
+        """Ends a task that waits for what nobody may give it."""
+        if task.state is TaskState.PENDING:
+            self.end(task, TaskInput.FAIL, Outcome(TaskState.FAILED, fault=fault), turn)
+
     # -- running ------------------------------------------------------------------------------------------------------
 
     def start(self, task: Task, turn: Turn) -> None:

@@ -120,6 +120,9 @@ class Requirement(NamedTuple):
     accepted_languages: tuple[str, ...] = ()
     input_media_type: str = ""
     tenant: str = ""
+    documents: tuple[tuple[str, int], ...] = ()
+    """(key of a capability document, match in percent): one of them must be declared. Empty: any will do. Keys are
+    digests of documents, or `schema_key`; the match says how well the document fits the request's text."""
 
 
 class Outcome:
@@ -191,8 +194,8 @@ class Task:
         "lease_until_ms", "log", "not_before_ms", "offered_ms", "outcome", "paced", "parent_task_id",
         "pending_reason", "pin_until_ms", "policy", "pool", "priority", "progressed_ms", "requirement", "reserved",
         "retries", "retry", "root_task_id", "row", "schedule_to_close_ms", "schedule_to_start_ms", "sequence",
-        "session", "silence_ms", "size", "spec", "start_delay_ms", "start_to_close_ms", "started_ms", "state",
-        "task_id", "tenant", "timer_slot", "trace", "transfers", "volatile", "waiters",
+        "session", "session_ttl_ms", "silence_ms", "size", "spec", "start_delay_ms", "start_to_close_ms", "started_ms",
+        "state", "task_id", "tenant", "timer_slot", "trace", "transfers", "volatile", "waiters",
     )  # fmt: skip
 
     def __init__(self, tenant: str, task_id: str, spec: bytes, requirement: Requirement) -> None:
@@ -211,6 +214,8 @@ class Task:
         self.effects: EffectKind | None = None
         self.volatile = False
         self.session = ""
+        self.session_ttl_ms: int | None = None
+        """How long its session is kept without activity; None: as the pool says."""
         self.schedule_to_start_ms: int | None = None
         self.start_to_close_ms: int | None = None
         self.schedule_to_close_ms: int | None = None
@@ -265,6 +270,33 @@ class Task:
         )
 
 
+class Document(NamedTuple):
+    """What an agent says of one capability (REG-4), as far as routing looks at it."""
+
+    declared: str
+    """The name as the agent gave it."""
+    name: str
+    """The canonical name: the vocabulary's word for it."""
+    version: str = ""
+    schema: str = ""
+    """JSON Schema of the parameters as text; empty: anything."""
+    schema_id: str = ""
+    """Digest of the schema; empty if there is none."""
+    digest: str = ""
+    """Digest of the whole document, as declared."""
+    description: str = ""
+    examples: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    input_media_types: tuple[str, ...] = ()
+    output_media_types: tuple[str, ...] = ()
+
+
+def schema_key(capability: str, schema_id: str) -> str:
+    """The key of all documents of a capability (canonical name) that have this schema."""
+    return f"{capability}\0{schema_id}"
+
+
 class Profile(NamedTuple):
     """The static part of a registration: what filters look at. Equal profiles are one object in a pool."""
 
@@ -280,6 +312,8 @@ class Profile(NamedTuple):
     output_media_types: tuple[str, ...]
     region: str
     allowed_tenants: tuple[str, ...]
+    documents: tuple[Document, ...] = ()
+    """What it declares of its capabilities, in the order of `capabilities`."""
 
 
 class Instance:

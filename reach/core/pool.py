@@ -125,6 +125,9 @@ class Pool:
             ev.Unsubscribed: self._unsubscribed,
             ev.Credited: self._credited,
             ev.Arrived: self._arrived,
+            ev.Refuted: lambda event, turn: self.delivery.refute(event.task, event.fault, turn),
+            ev.Respecified: self._respecified,
+            ev.Reworded: self._reworded,
             ev.RowTaken: lambda event, turn: self.delivery.undo(event.task, turn),
         }
 
@@ -366,3 +369,19 @@ class Pool:
     def _arrived(self, event: ev.Arrived, turn: Turn) -> None:
         if event.task.state is TaskState.PENDING:
             self.assignment.route(event.task, turn)
+
+    def _respecified(self, event: ev.Respecified, turn: Turn) -> None:
+        if event.task in self.queue:
+            self.queue.remove(event.task)
+            event.task.requirement = event.requirement
+            self.queue.push(event.task)
+            self.slot_freed = True
+
+    def _reworded(self, event: ev.Reworded, turn: Turn) -> None:
+        instance = event.instance
+        if instance.bit >= 0:
+            self.router.remove(instance)
+            instance.profile = event.profile
+            self.router.add(instance)
+            self.router.place(instance)
+            self.slot_freed = True

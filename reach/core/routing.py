@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reach.core.chance import mix
-from reach.core.model import Instance, Requirement
+from reach.core.model import Instance, Profile, Requirement, schema_key
 from reach.core.policies import BALANCED, Policy, score, signals_of
 
 BUCKETS = 256
@@ -21,6 +21,9 @@ BUCKET = 1 / (BUCKETS - 1)
 LOOKED_AT = 8
 OVERCOMMIT = 1.5
 """How much an instance may hold, in slots, relative to max_concurrency (RTE-8), rounded down."""
+
+_OF_CAPABILITIES = {"input": "input_media_types", "output": "output_media_types", "language": "languages"}
+"""What a capability may say for itself, instead of what the agent says: drop reason -> field of its document."""
 
 Stage = tuple[str, int]
 """(drop reason, mask of those that pass)"""
@@ -180,15 +183,24 @@ class Router:
             ("capability_version", (f"{r.capability}\0{r.capability_version}",) if r.capability_version else (), ""),
             ("method", (r.method,), "*"),
             *(("tag", (tag,), "") for tag in r.required_tags),
+            ("document", tuple(key for key, _ in r.documents), ""),
             ("input", (r.input_media_type,), "*"),
             ("output", r.accepted_media_types, "*"),
             ("language", r.accepted_languages, "*"),
         ):
             if any(values):
-                passing = 0
-                for value in (*values, default) if default else values:
-                    passing |= self._attributes.get((reason, value), 0)
+                passing = self._having(reason, (*values, default) if default else values)
+                if r.capability and reason in _OF_CAPABILITIES:
+                    own = self._attributes.get((f"own {reason}", r.capability), 0)
+                    passing = (passing & ~own) | self._having(f"{reason} of {r.capability}", values)
                 yield reason, passing
+
+    def _having(self, attribute: str, values: tuple[str, ...]) -> int:
+        """The instances that have one of some values."""
+        passing = 0
+        for value in values:
+            passing |= self._attributes.get((attribute, value), 0)
+        return passing
 
     def pick(self, requirement: Requirement, excluded: tuple[str, ...], cost: int, seed: int) -> Verdict:
         """Chooses an instance with a free slot, or, if no candidate has one, one that may be overfilled.
@@ -275,6 +287,24 @@ class Router:
         """How many instances with a free slot could take a task with this requirement."""
         return (self.static_mask(requirement) & self._free).bit_count()
 
+    def room(self, requirement: Requirement) -> tuple[int, int, float, int]:
+        """What level 1 wants to know: (free slots, highest priority and best score among those that have one,
+        instances that could ever take it). Slots of many are estimated from a few."""
+        eligible = self.static_mask(requirement)
+        free = eligible & self._free
+        if not free:
+            return 0, 0, 0.0, eligible.bit_count()
+        seen = [one for position in _sample(free, self.revision) if (one := self.instances[position]) is not None]
+        slots = sum(one.max_concurrency - one.inflight for one in seen) * free.bit_count() // len(seen)
+        occupied, best = self._occupied, 0.0
+        while occupied:
+            number = occupied.bit_length() - 1
+            if self._buckets[number] & eligible:
+                best = number / (BUCKETS - 1)
+                break
+            occupied ^= 1 << number
+        return slots, max(one.priority for one in seen), best, eligible.bit_count()
+
     # -- explaining ---------------------------------------------------------------------------------------------------
 
     def explain(
@@ -327,5 +357,16 @@ def _attributes_of(instance: Instance) -> Iterator[tuple[str, str]]:
             yield kind, value
     for tag in dict.fromkeys(profile.tags):
         yield "tag", tag
+    yield from dict.fromkeys(_attributes_of_documents(profile))
     for tenant in dict.fromkeys(profile.allowed_tenants):
         yield "tenant", tenant
+
+
+def _attributes_of_documents(profile: Profile) -> Iterator[tuple[str, str]]:
+    for document in profile.documents:
+        yield "document", document.digest
+        yield "document", schema_key(document.name, document.schema_id)
+        for reason, field in _OF_CAPABILITIES.items():
+            for value in getattr(document, field):
+                yield f"own {reason}", document.name
+                yield f"{reason} of {document.name}", value

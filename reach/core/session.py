@@ -19,11 +19,13 @@ SessionName = tuple[str, str]
 class Pin:
     """A session and its instance."""
 
-    __slots__ = ("expires_ms", "handoffs", "instance_id")
+    __slots__ = ("expires_ms", "handoffs", "instance_id", "ttl_ms")
 
-    def __init__(self, instance_id: str, expires_ms: int) -> None:
+    def __init__(self, instance_id: str, expires_ms: int, ttl_ms: int = 0) -> None:
         self.instance_id = instance_id
         self.expires_ms = expires_ms
+        self.ttl_ms = ttl_ms
+        """How long it holds without activity."""
         self.handoffs = 0
 
 
@@ -34,7 +36,7 @@ class Pins:
 
     def __init__(self, ttl_ms: int = IDLE_TTL_MS) -> None:
         self._pins: OrderedDict[SessionName, Pin] = OrderedDict()
-        """The one that expires first comes first."""
+        """The one that was used longest ago comes first; it expires first too, but where a route has its own TTL."""
         self.counts: dict[str, int] = {}
         self.ring = Ring()
         self.ttl_ms = ttl_ms
@@ -50,8 +52,8 @@ class Pins:
             return None
         return pin
 
-    def set(self, name: SessionName, instance_id: str, now_ms: int) -> Pin:
-        """Pins a session to an instance, or renews its pin."""
+    def set(self, name: SessionName, instance_id: str, now_ms: int, ttl_ms: int | None = None) -> Pin:
+        """Pins a session to an instance, or renews its pin; `ttl_ms`: for how long, where its route says so."""
         self._sweep(now_ms)
         pin = self._pins.get(name)
         if pin is None:
@@ -62,7 +64,8 @@ class Pins:
             self.counts[instance_id] = self.counts.get(instance_id, 0) + 1
             pin.instance_id = instance_id
             pin.handoffs += 1
-        pin.expires_ms = now_ms + self.ttl_ms
+        pin.ttl_ms = ttl_ms or self.ttl_ms
+        pin.expires_ms = now_ms + pin.ttl_ms
         self._pins.move_to_end(name)
         return pin
 
@@ -70,9 +73,15 @@ class Pins:
         """Drops a few that have expired, so that they bear on no bound, and the oldest if there are too many."""
         for _ in range(SWEEP):
             first = next(iter(self._pins), None)
-            if first is None or (self._pins[first].expires_ms > now_ms and len(self._pins) < MAX_PINS):
+            if first is None:
                 return
-            self.drop(first)
+            pin = self._pins[first]
+            if pin.expires_ms <= now_ms or len(self._pins) >= MAX_PINS:
+                self.drop(first)
+            elif pin.ttl_ms > self.ttl_ms:
+                self._pins.move_to_end(first)  # it must not stand before those that expire sooner
+            else:
+                return
 
     def drop(self, name: SessionName) -> None:
         """Forgets a pin."""

@@ -71,6 +71,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
                 if request.task.cancel_with_caller and wait_ms:
                     self._reach.cancel(task.tenant, task.task_id, "the caller is gone", None)
         answer = dispatch_pb2.DispatchResponse(task_id=task.task_id, deduplicated=sink.deduplicated)
+        answer.warnings.extend(self._reach.warnings(task.tenant, selector))
         if sink.outcome.done():
             ended = sink.outcome.result()
             state = ended.state

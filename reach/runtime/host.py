@@ -13,18 +13,21 @@ from hashlib import blake2b
 from typing import Any, Protocol
 
 from reach.core import effects as fx
-from reach.core.directory import UNRESOLVED, Directory, Selector
-from reach.core.events import Arrived, Joined, Joining, RowTaken
+from reach.core.directory import Directory
+from reach.core.events import Joined, Joining, RowTaken
 from reach.core.model import Fault, PoolKey, Task, TaskKey
 from reach.core.policies import BALANCED, Policy
 from reach.core.pool import STALLED_MS, Pool, RowNumbers
 from reach.core.queue import WaitQueue
+from reach.core.resolving import Selector
 from reach.core.routing import Router
 from reach.core.session import Pins
 from reach.core.stream import Interest, Reader
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
+from reach.runtime.level_1 import LevelOne
 from reach.runtime.past import Past
+from reach.runtime.rules import resolve_waiting
 from reach.runtime.shard import SHARDS, Shard
 from reach.store.base import Journal, StoreError
 
@@ -46,6 +49,9 @@ class Codec(Protocol):
 
     def selector_of(self, spec: bytes) -> Selector:
         """What the request named to choose a pool."""
+
+    def mismatches(self, spec: bytes, schemas: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, str]]:
+        """Which schemas (id, text) the parameters of a request do not fit: id -> (JSON Pointer, words)."""
 
     def joining_of(self, registration: bytes, boot_id: str) -> Joining:
         """The registration as it was taken."""
@@ -103,6 +109,7 @@ class Host:
         self.notes = notes
         self.settings = settings
         self.directory = Directory()
+        self.level_1 = LevelOne(self, self.directory, clock.seed())
         self._pools: dict[PoolKey, Pool] = {}
         self.tasks: dict[TaskKey, Task] = {}
         """Every task that is in memory, from the moment it comes in; each says in which pool it is."""
@@ -308,6 +315,10 @@ class Host:
         pool.dead_letters = settings.dead_letters
         return pool
 
+    def pool_if_any(self, key: PoolKey) -> Pool | None:
+        """The pool of a key, if it was ever needed."""
+        return self._pools.get(key)
+
     def pools(self) -> list[Pool]:
         """All pools of this node."""
         return list(self._pools.values())
@@ -320,23 +331,12 @@ class Host:
     def join(self, key: PoolKey, event: Joined) -> Pool:
         """An instance registers or says hello; tasks that waited for one like it move to its pool."""
         pool = self.pool(key)
-        self.directory.add(key, event.joining.instance_id, event.joining.profile)
+        event.joining.profile = self.directory.add(key, event.joining.instance_id, event.joining.profile)
         self.post(pool, event)
         waiting = {key.tenant, *event.joining.profile.allowed_tenants}
         for tenant in waiting:
-            self._resolve_waiting(PoolKey(tenant, UNRESOLVED))
+            resolve_waiting(self, tenant)
         return pool
-
-    def _resolve_waiting(self, key: PoolKey) -> None:
-        pool = self._pools.get(key)
-        if pool is None:
-            return
-        for task in list(pool.queue):
-            found = self.directory.pools_of(task.tenant, self.codec.selector_of(task.spec))
-            if found:
-                target = self.pool(found[0])
-                pool.hand_over(task, target)
-                self.post(target, Arrived(task))
 
     # -- loading and reading ------------------------------------------------------------------------------------------
 

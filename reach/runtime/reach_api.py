@@ -9,14 +9,18 @@ from functools import partial
 from typing import Any
 
 from reach.core import events as ev
-from reach.core.directory import UNRESOLVED, Selector
+from reach.core.directory import UNRESOLVED
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey, Task, TaskKey
 from reach.core.pool import Pool
+from reach.core.resolving import Selector, unknown_skill
 from reach.core.routing import Verdict
 from reach.core.stream import Reader
 from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.runtime.host import Host
 from reach.store.base import StoredTask, StoreFull, TaskQuery
+
+WARNINGS = 8
+"""Warnings that one registration gets."""
 
 
 class Reach:
@@ -25,7 +29,7 @@ class Reach:
     def __init__(self, host: Host, node_id: str, *, strict: bool = False) -> None:
         self.host = host
         self.node_id = node_id
-        self.strict = strict
+        host.directory.strict = strict
         self.stopping = False
         """No new work is taken; what is accepted goes on."""
         self.started_ms = host.clock.now_ms()
@@ -57,7 +61,7 @@ class Reach:
             message = "the server is shutting down"
             raise Unavailable(message, Reason.SHUTTING_DOWN, retry_after_ms=1_000)
         self._check_store(task.volatile)
-        return self.host.pool(self.level_1(task, selector))
+        return self.host.pool(self.host.level_1.place(task, selector))
 
     def _check_store(self, volatile: bool) -> None:
         held = self.host.committer.held
@@ -68,23 +72,12 @@ class Reach:
             raise ResourceExhausted(message, Reason.STORE_FULL, retry_after_ms=2_000)
         raise Unavailable("the store cannot be reached", Reason.STORE_UNAVAILABLE, retry_after_ms=2_000)
 
-    def level_1(self, task: Task, selector: Selector) -> PoolKey:
-        """Which pool takes a task: of several the one with most free instances (RTE-15)."""
-        host, tenant = self.host, task.tenant
-        found = host.directory.pools_of(tenant, selector)
-        if not found:
-            if self.strict:
-                message = "no registered agent matches the selector"
-                raise InvalidRequest(message, Reason.NO_MATCHING_AGENT)
-            return PoolKey(tenant, selector.agent_type or UNRESOLVED)
-        key = found[0]
-        if len(found) > 1:
-            pools = [host.pool(one) for one in found]
-            best = max(pools, key=lambda pool: (pool.router.free_count(task.requirement), -len(pool.queue)))
-            key = best.key
-        if key.tenant != tenant:
-            task.requirement = task.requirement._replace(tenant=tenant)
-        return key
+    def warnings(self, tenant: str, selector: Selector) -> tuple[str, ...]:
+        """What is odd about a request that was taken, for people."""
+        resolved = self.host.directory.resolve(tenant, selector)
+        known = resolved.waits_for if not resolved.pools else ""
+        skill = resolved.unknown_skill
+        return tuple(filter(None, (f"skill {skill!r} is not in the vocabulary" if skill else "", known)))
 
     def cancel(self, tenant: str, task_id: str, reason: str, reply: Any) -> None:
         """Cancels a task; `reply.done` gets the task as it ended."""
@@ -152,7 +145,7 @@ class Reach:
 
     def preview(self, task: Task, selector: Selector) -> tuple[Pool, list[Any], dict[str, int], Verdict]:
         """Where a task would go, by the code that would send it: pool, candidates, drop counts, choice."""
-        pool = self.host.look_at(self.level_1(task, selector))
+        pool = self.host.look_at(self.host.level_1.place(task, selector, send=False))
         now = self.host.clock.now_ms()
         rows, dropped = pool.router.explain(task.requirement, task.excluded, pool.fleet.baseline_ms, now)
         return pool, rows, dropped, pool.router.pick(task.requirement, task.excluded, task.cost, pool.seed)
@@ -162,6 +155,7 @@ class Reach:
     def register(self, tenant: str, agent_type: str, joining: ev.Joining, reply: Any) -> None:
         """Registers an instance without a link; `reply.done` gets the instance."""
         self._check_type(tenant, joining.instance_id, agent_type)
+        self._check_skills(joining)
         event = ev.Joined(joining, self.host.next_revision(), reply=reply)
         self.host.join(PoolKey(tenant, agent_type), event)
 
@@ -169,6 +163,7 @@ class Reach:
               running: list[tuple[str, str, int, int]], status: dict[str, Any]) -> Pool:  # fmt: skip
         """Opens a link; `link.welcome` hears when it is open."""
         self._check_type(tenant, joining.instance_id, agent_type)
+        self._check_skills(joining)
         event = ev.Joined(joining, self.host.next_revision(), link, running, status)
         return self.host.join(PoolKey(tenant, agent_type), event)
 
@@ -182,6 +177,18 @@ class Reach:
         held = self.host.committer.held
         if held is not None and known is None:
             self._check_store(False)
+
+    def _check_skills(self, joining: ev.Joining) -> None:
+        """Skills that the vocabulary does not have are refused if the server is strict, else a warning (REG-5)."""
+        directory = self.host.directory
+        vocabulary = directory.vocabulary
+        for document in joining.profile.documents:
+            if not vocabulary.knows(document.declared):
+                fault = unknown_skill(document.declared, vocabulary)
+                if directory.strict:
+                    raise InvalidRequest(fault.message, fault.reason, skill=document.declared)
+                if len(joining.warnings) < WARNINGS:
+                    joining.warnings = (*joining.warnings, fault.message)
 
     def instance(self, tenant: str, instance_id: str, boot_id: str = "") -> tuple[Pool, Instance]:
         """An instance that the tenant owns.
