@@ -7,11 +7,11 @@ before costs one look-up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from reach.core.intents import Routes
-from reach.core.matching import THRESHOLD, Entry, Lexicon, accepted, entry_of
+from reach.core.matching import THRESHOLD, Entry, Lexicon, accepted, entry_of, match_of
 from reach.core.model import PoolKey, Profile, Requirement
 from reach.core.resolving import Resolved, Selector, not_understood, understood
 from reach.core.sifting import ANYBODY, missing, passes
@@ -41,8 +41,10 @@ class _Pool:
 class Directory:
     """See the module."""
 
-    __slots__ = ("_cache", "_entries", "_lexicons", "_names", "_pools", "_profiles", "generic_type", "revision",
-                 "routes", "strict", "threshold", "vocabulary")  # fmt: skip
+    __slots__ = (
+        "_cache", "_entries", "_lexicons", "_names", "_pools", "_profiles", "documents_revision", "generic_type",
+        "revision", "routes", "similar_of", "strict", "threshold", "vocabulary",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._pools: dict[PoolKey, _Pool] = {}
@@ -59,8 +61,17 @@ class Directory:
         """Refuse what nobody here can do, instead of letting it wait."""
         self.threshold = THRESHOLD
         """The least match of a text with a capability document."""
+        self.similar_of: Callable[[str], Mapping[str, float] | None] | None = None
+        """Another matcher than words: documents that are near a text, by digest; None if it does not know yet."""
+        self.documents_revision = 0
+        """Grows with each change of the documents."""
         self.revision = 0
         """Grows with each change."""
+
+    def configure(self, *, strict: bool, threshold: float = THRESHOLD, generic_type: str = "") -> None:
+        """Takes settings; what they mean is at the fields."""
+        self.strict, self.threshold, self.generic_type = strict, threshold, generic_type
+        self._changed()
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -135,6 +146,8 @@ class Directory:
             schemas[key] = (text, count + change)
             if count + change <= 0:
                 del schemas[key]
+        if profile.documents and self._profiles[profile][1] == 1:
+            self.documents_revision += 1
         if change < 0:
             kept, count = self._profiles[profile]
             if count > 1:
@@ -160,28 +173,20 @@ class Directory:
 
     # -- what is asked ------------------------------------------------------------------------------------------------
 
-    def resolve(self, tenant: str, selector: Selector, similar: Mapping[str, float] | None = None) -> Resolved:
-        """What a selector comes to: rule, requirement, pools; or what is missing.
-
-        Args:
-            tenant: Who asks.
-            selector: What is asked.
-            similar: Documents that another matcher than words found to fit the text, by digest; only looked at where
-                the outcome is not kept yet.
-        """
+    def resolve(self, tenant: str, selector: Selector) -> Resolved:
+        """What a selector comes to for a tenant: rule, requirement, pools; or what is missing."""
         key = (tenant, selector)
         found = self._cache.get(key)
         if found is None:
+            similar: Mapping[str, float] | None = {}
+            if selector.text and self.similar_of is not None:
+                similar = self.similar_of(selector.text)
             found = self._resolve(tenant, selector, similar or {})
-            if selector.kept:
+            if selector.kept and similar is not None:
                 if len(self._cache) >= KEPT:
                     self._cache.clear()
                 self._cache[key] = found
         return found
-
-    def is_resolved(self, tenant: str, selector: Selector) -> bool:
-        """Whether the outcome is kept."""
-        return (tenant, selector) in self._cache
 
     def pools_of(self, tenant: str, selector: Selector) -> tuple[PoolKey, ...]:
         """Every pool with an instance that the tenant may call and that could take what the selector asks for."""
@@ -203,6 +208,8 @@ class Directory:
                 return resolved
         kept = [pool for pool in named if any(self._passing(tenant, pool, selector, requirement))]
         resolved.pools = tuple(sorted(kept))
+        if requirement.documents:
+            resolved.match = self._match(tenant, kept, selector, requirement)
         if requirement.capability:
             resolved.schemas = self._schemas(kept, requirement)
         if not kept:
@@ -221,6 +228,17 @@ class Directory:
         for digest, score in similar.items():
             scores[digest] = max(score, scores.get(digest, 0.0))
         return requirement._replace(documents=accepted(scores, self.threshold))
+
+    def _match(
+        self, tenant: str, pools: list[PoolKey], selector: Selector, requirement: Requirement
+    ) -> dict[str, float]:
+        """How well each agent matches the text, by its best document."""
+        found: dict[str, float] = {}
+        for pool in pools:
+            for profile in self._passing(tenant, pool, selector, requirement):
+                match = match_of(requirement.documents, (document.digest for document in profile.documents))
+                found[profile.agent_id] = max(match, found.get(profile.agent_id, 0.0))
+        return found
 
     def _named(self, tenant: str, selector: Selector, requirement: Requirement) -> set[PoolKey]:
         """Pools that have what the selector names, though perhaps not in one instance."""

@@ -120,6 +120,8 @@ class Requirement(NamedTuple):
     accepted_languages: tuple[str, ...] = ()
     input_media_type: str = ""
     tenant: str = ""
+    region: str = ""
+    """The region to prefer."""
     documents: tuple[tuple[str, int], ...] = ()
     """(key of a capability document, match in percent): one of them must be declared. Empty: any will do. Keys are
     digests of documents, or `schema_key`; the match says how well the document fits the request's text."""
@@ -191,7 +193,7 @@ class Task:
     __slots__ = (
         "accepted_ms", "accepted_wall_ms", "attempt", "attempt_sequence", "cancel_reason", "checkpoint", "cost",
         "effect_granted", "effects", "excluded", "fairness_key", "history", "instance", "instance_id", "key",
-        "lease_until_ms", "log", "not_before_ms", "offered_ms", "outcome", "paced", "parent_task_id",
+        "lease_until_ms", "log", "match", "not_before_ms", "offered_ms", "outcome", "paced", "parent_task_id",
         "pending_reason", "pin_until_ms", "policy", "pool", "priority", "progressed_ms", "requirement", "reserved",
         "retries", "retry", "root_task_id", "row", "schedule_to_close_ms", "schedule_to_start_ms", "sequence",
         "session", "session_ttl_ms", "silence_ms", "size", "spec", "start_delay_ms", "start_to_close_ms", "started_ms",
@@ -223,6 +225,9 @@ class Task:
         self.start_delay_ms = 0
         self.retry: Any = None
         self.policy = ""
+        """Name of a routing policy; empty: the pool's."""
+        self.match: dict[str, float] | None = None
+        """How well each agent matches the text of the task, by agent id; None: it has no text."""
         self.parent_task_id = ""
         self.root_task_id = ""
         self.trace = ""

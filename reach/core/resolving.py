@@ -15,8 +15,9 @@ class Selector:
     (`wire.requests.TaskReader`), so that looking up what one comes to costs no comparison of its parts.
     """
 
-    __slots__ = ("agent_id", "agent_type", "capability", "instance_id", "intent", "kept", "region", "requirement",
-                 "text")  # fmt: skip
+    __slots__ = (
+        "agent_id", "agent_type", "capability", "instance_id", "intent", "kept", "requirement", "text",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -27,7 +28,6 @@ class Selector:
         *,
         intent: str = "",
         text: str = "",
-        region: str = "",
         requirement: Requirement | None = None,
     ) -> None:
         self.agent_type = agent_type
@@ -36,23 +36,23 @@ class Selector:
         self.capability = capability
         self.intent = intent
         self.text = text
-        self.region = region
-        """Preferred, not required."""
         self.kept = True
         """Whether it is expected to come again, so that its outcome is worth keeping."""
-        self.requirement = requirement or Requirement(agent_id, instance_id, capability)
+        self.requirement = requirement if requirement is not None else Requirement(agent_id, instance_id, capability)
         """What it asks of an instance in the caller's own words."""
 
 
 class Resolved:
     """What a selector comes to for one tenant."""
 
-    __slots__ = ("pools", "refusal", "requirement", "route", "schemas", "unknown_skill", "waits_for")
+    __slots__ = ("match", "pools", "refusal", "requirement", "route", "schemas", "unknown_skill", "waits_for")
 
     def __init__(self, requirement: Requirement, route: Route | None = None) -> None:
         self.requirement = requirement
         """In canonical words."""
         self.route = route
+        self.match: dict[str, float] | None = None
+        """How well each agent matches the text, by agent id."""
         self.pools: tuple[PoolKey, ...] = ()
         """With an instance that could take it; empty if there is none now."""
         self.schemas: tuple[tuple[str, str], ...] = ()

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from reach.core.pool import Pool
     from reach.runtime.host import Host
 
+BY_TEXT = "content"
+"""The policy of tasks that are addressed by text, where nobody names another."""
 NO_MATCH = "no_match"
 """What a pending reason begins with, where nobody could take the task."""
 
@@ -54,13 +56,16 @@ class LevelOne:
         task.requirement = resolved.requirement
         if resolved.route is not None:
             self._follow(resolved.route, task, selector)
+        if resolved.match is not None:
+            task.match = resolved.match
+            task.policy = task.policy or BY_TEXT
         pools = resolved.pools
         if resolved.schemas:
             pools = self._fitting(task, selector, resolved)
         if not pools:
             task.pending_reason = f"{NO_MATCH}: {resolved.waits_for}"
             return PoolKey(task.tenant, selector.agent_type or UNRESOLVED)
-        key = pools[0] if len(pools) == 1 else self._choose(task, selector, pools, send)
+        key = pools[0] if len(pools) == 1 else self._choose(task, pools, send)
         if key.tenant != task.tenant:
             task.requirement = task.requirement._replace(tenant=task.tenant)
         return key
@@ -113,7 +118,7 @@ class LevelOne:
             raise InvalidRequest(message, Reason.SCHEMA_MISMATCH, path=path, capability=capability)
         return pools
 
-    def _choose(self, task: Task, selector: Selector, pools: tuple[PoolKey, ...], send: bool) -> PoolKey:
+    def _choose(self, task: Task, pools: tuple[PoolKey, ...], send: bool) -> PoolKey:
         """Of several pools the one that has the session, else the one with the best room; a full one spills over."""
         host = self._host
         known = [host.pool(key) for key in pools]
@@ -124,7 +129,7 @@ class LevelOne:
                 instance = pool.instances.get(pin.instance_id) if pin is not None else None
                 if instance is not None and not instance.blocked_by:
                     return pool.key
-        rooms = [self._room(pool, task, selector) for pool in known]
+        rooms = [self._room(pool, task) for pool in known]
         self._seed += 1
         order = ranked(rooms, self._seed)
         first = next((at for at in order if rooms[at].slots > 0 or known[at].queue.has_room(task.size)), order[0])
@@ -132,7 +137,7 @@ class LevelOne:
             self._count(known[first], task.cost)
         return pools[first]
 
-    def _room(self, pool: Pool, task: Task, selector: Selector) -> Room:
+    def _room(self, pool: Pool, task: Task) -> Room:
         requirement = task.requirement
         if pool.key.tenant != task.tenant:
             requirement = requirement._replace(tenant=task.tenant)
@@ -140,7 +145,7 @@ class LevelOne:
         mail, sent = self._sent.get(pool.key, (None, 0))
         if mail is self._unread(pool):
             slots -= sent
-        near = not selector.region or self._directory.in_region(pool.key, selector.region)
+        near = not requirement.region or self._directory.in_region(pool.key, requirement.region)
         return Room(slots, priority, best, len(pool.queue) + max(0, -slots), capacity, near)
 
     def _unread(self, pool: Pool) -> Any:

@@ -5,6 +5,7 @@ Calls that are hot return at once and are answered through a `Sink`, a link or a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from reach.core.routing import Verdict
 from reach.core.stream import Reader
 from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.runtime.host import Host
+from reach.runtime.matcher import Matcher
 from reach.store.base import StoredTask, StoreFull, TaskQuery
 
 WARNINGS = 8
@@ -26,10 +28,13 @@ WARNINGS = 8
 class Reach:
     """What a node can do for agents and callers. All arguments are checked already but for meaning."""
 
-    def __init__(self, host: Host, node_id: str, *, strict: bool = False) -> None:
+    def __init__(self, host: Host, node_id: str) -> None:
         self.host = host
         self.node_id = node_id
-        host.directory.strict = strict
+        self.matcher: Matcher | None = None
+        """Knows texts by their meaning, beside their words."""
+        self._matching: dict[TaskKey, Callable[[], None] | None] = {}
+        """Tasks that wait for the meaning of their text, for some milliseconds."""
         self.stopping = False
         """No new work is taken; what is accepted goes on."""
         self.started_ms = host.clock.now_ms()
@@ -41,6 +46,8 @@ class Reach:
         host = self.host
         known = host.tasks.get(task.key)
         if known is None:
+            if selector.text and self.matcher is not None and self._wait_for_match(task, selector, reader):
+                return
             try:
                 task.pool = pool = self._admit(task, selector)
             except ReachError as error:
@@ -55,6 +62,32 @@ class Reach:
             host.past.answer(reader, task.tenant, task.task_id, task.spec, post)
             return
         host.post(pool, ev.Submitted(task, reader))
+
+    def _wait_for_match(self, task: Task, selector: Selector, reader: Reader) -> bool:
+        """Lets a task wait until the meaning of its text is known, or the time for that is over. False: go on."""
+        key = task.key
+        if key in self._matching:
+            self._hurry(key)
+            return False
+
+        def go_on() -> None:
+            if self._matching.get(key) is go_on:
+                self._matching[key] = None  # it has had its time
+                self.submit(task, selector, reader)
+                del self._matching[key]
+
+        self._matching[key] = go_on
+        assert self.matcher is not None
+        if self.matcher.ask(selector.text, go_on):
+            return True
+        del self._matching[key]
+        return False
+
+    def _hurry(self, key: TaskKey) -> None:
+        """Somebody speaks of a task that waits for the meaning of its text: it is to be there first."""
+        go_on = self._matching.get(key)
+        if go_on is not None:
+            go_on()
 
     def _admit(self, task: Task, selector: Selector) -> Pool:
         if self.stopping:
@@ -81,11 +114,13 @@ class Reach:
 
     def cancel(self, tenant: str, task_id: str, reason: str, reply: Any) -> None:
         """Cancels a task; `reply.done` gets the task as it ended."""
+        self._hurry((tenant, task_id))
         pool = self._pool_of(tenant, task_id) or self._anywhere(tenant)
         self.host.post(pool, ev.Cancelled(tenant, task_id, reason, reply))
 
     def subscribe(self, tenant: str, task_id: str, reader: Reader) -> None:
         """Reads a task from the position that the reader has."""
+        self._hurry((tenant, task_id))
         host = self.host
         pool = self._pool_of(tenant, task_id)
         if pool is None:
@@ -98,6 +133,7 @@ class Reach:
 
     def unsubscribe(self, reader: Reader, tenant: str, task_id: str) -> None:
         """Lets a reader go, also one that its task does not know yet: it leaves right after it has come."""
+        self._hurry((tenant, task_id))
         pool = reader.task.pool if reader.task is not None else self._pool_of(tenant, task_id)
         if pool is not None:
             self.host.post(pool, ev.Unsubscribed(reader))

@@ -279,6 +279,7 @@ def _read_selector(selector: task_pb2.Selector, method: str, media_type: str) ->
         accepted_media_types=check_ids("task.selector.accepted_media_types", s.accepted_media_types, TAGS),
         accepted_languages=check_ids("task.selector.accepted_languages", s.accepted_languages, TAGS),
         input_media_type=media_type,
+        region=s.region,
     )
     check_ids("task.selector.preferred_tags", s.preferred_tags, TAGS)
     excluded = check_ids("task.selector.excluded_instances", s.excluded_instances, TAGS)
@@ -289,7 +290,6 @@ def _read_selector(selector: task_pb2.Selector, method: str, media_type: str) ->
         s.capability,
         intent=s.intent,
         text=text,
-        region=s.region,
         requirement=requirement,
     )
     return Asked(asked, requirement, excluded)
