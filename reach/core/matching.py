@@ -9,7 +9,7 @@ The match of a text q with a document d is 0 … 1, the largest of three figures
 with idf(t) = ln(1 + N / df(t)) as in BM25's family, N documents of which df(t) have the word, and ln 2, the least there
 is, for words that no document has; w is 1 for words of name, aliases, tags and examples, 0.7 for those that only the
 description has, else 0. There is no credit for length or repetition: requests are short and descriptions are lists.
-A document is left out if q has all words of a name that its skill excludes.
+A document is left out if q has a name that its skill excludes, word by word.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _WORD = re.compile(r"[^\W_]+")
 _WIDE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]+")
 """Scripts without spaces between words: read as pairs of characters."""
 _ENDINGS = tuple(
-    "izations ization isation ations ation izing ising izes ized izer ises ised ings ing ions ion ize ise ies ers er"
-    " es ed s e y".split()
+    "izations ization isation ations ation ating ators ator ates ated ate izing ising izes ized izer ises ised ings ing"
+    " ions ion ize ise ies ers er es ed s e y".split()
 )
 _STEM = 4
 """What is left of a word when its ending is cut off has at least so many characters."""
@@ -77,13 +77,19 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(found)[:MAX_WORDS]
 
 
+def spelled(text: str) -> str:
+    """A text as its words are written, with `_` around each, so that a name is found as a part of it."""
+    return f"_{'_'.join(_WORD.findall(text[:MAX_TEXT].casefold()))}_"
+
+
 class Entry(NamedTuple):
     """A document as words."""
 
     weights: dict[str, float]
     names: tuple[frozenset[str], ...]
     examples: tuple[frozenset[str], ...]
-    excluded: tuple[frozenset[str], ...]
+    excluded: tuple[str, ...]
+    """Names that must not be in a text, as `spelled` spells them."""
 
 
 def entry_of(document: Document, skill: Skill | None) -> Entry:
@@ -98,8 +104,8 @@ def entry_of(document: Document, skill: Skill | None) -> Entry:
     tags = [frozenset(words(tag.replace("_", " "))) for tag in document.tags]
     for group in (*named, *examples, *tags):
         weights.update(dict.fromkeys(group, 1.0))
-    excluded = [frozenset(words(name.replace("_", " "))) for name in (skill.exclude if skill is not None else ())]
-    return Entry(weights, *(tuple(one for one in group if one) for group in (named, examples, excluded)))
+    kept = (tuple(one for one in group if one) for group in (named, examples))
+    return Entry(weights, *kept, tuple(spelled(name) for name in (skill.exclude if skill is not None else ())))
 
 
 class Lexicon:
@@ -156,11 +162,11 @@ class Lexicon:
             if len(found) >= MAX_SCORED:
                 break
             found.update(self._documents[word])
-        asked = frozenset(query)
+        asked, spelling = frozenset(query), spelled(text)
         scores: dict[str, float] = {}
         for digest in list(found)[:MAX_SCORED]:
             entry = self._entries[digest]
-            if any(group <= asked for group in entry.excluded):
+            if entry.excluded and any(name in spelling for name in entry.excluded):
                 continue
             coverage = sum(weight[word] * entry.weights.get(word, 0.0) for word in query) / total
             best = coverage
