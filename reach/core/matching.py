@@ -104,8 +104,8 @@ def entry_of(document: Document, skill: Skill | None) -> Entry:
     tags = [frozenset(words(tag.replace("_", " "))) for tag in document.tags]
     for group in (*named, *examples, *tags):
         weights.update(dict.fromkeys(group, 1.0))
-    kept = (tuple(one for one in group if one) for group in (named, examples))
-    return Entry(weights, *kept, tuple(spelled(name) for name in (skill.exclude if skill is not None else ())))
+    excluded = tuple(spelled(name) for name in (skill.exclude if skill is not None else ()))
+    return Entry(weights, tuple(filter(None, named)), tuple(filter(None, examples)), excluded)
 
 
 class Lexicon:

@@ -29,6 +29,8 @@ SCHEMA_NODES = 5_000
 PAYLOAD_BYTES = 1 << 20
 """Largest payload that is compared with a schema; larger content belongs into attachments."""
 PAYLOAD_DEPTH = 64
+LEAST_DEPTH = 4
+"""A schema that could not look at payloads nested as deep as this is refused."""
 MAX_VISITS = 20_000
 """How often a schema may look at one place of a payload."""
 MAX_WORK = 2_000_000
@@ -132,11 +134,12 @@ def _decoded(content: Content, why: str) -> Any:
 
 
 def _visits(root: dict[str, Any]) -> tuple[int, ...]:
-    """How often one place of a payload may be looked at, for nestings 0 … PAYLOAD_DEPTH, until MAX_VISITS.
+    """How often one place of a payload may be looked at, where it is nested up to 0 … PAYLOAD_DEPTH deep, until
+    MAX_VISITS.
 
-    visits(s, d) = 1 + Σ visits(h, d) over the schemas h for the same place + Σ visits(b, d - 1) over those for any
-    place below + the largest visits(p, d - 1) of those of which only one is for a place below. An upper bound: each
-    schema may take its own worst path. Nothing is added below nesting 0.
+    For a place at nesting d, begun with schema s: visits(s, d) = (1 if d is 0) + Σ visits(h, d) over the schemas h for
+    the same place + Σ visits(b, d - 1) over those for any place below + the largest visits(p, d - 1) of those of which
+    only one is for a place below. An upper bound: each schema may take its own worst path.
     """
     anchors = dict(_anchors(root))
     here: dict[int, list[Any]] = {}
@@ -150,21 +153,21 @@ def _visits(root: dict[str, Any]) -> tuple[int, ...]:
     order = _in_order(nodes, here)
     before = {id(schema): 0 for schema in nodes}
     found: list[int] = []
-    for _ in range(PAYLOAD_DEPTH + 1):
+    for depth in range(PAYLOAD_DEPTH + 1):
         now: dict[int, int] = {}
         for schema in order:
             key = id(schema)
-            below_once = max((before[id(one)] for one in named[key]), default=0)
-            now[key] = min(
-                MAX_VISITS + 1,
-                1 + sum(now[id(one)] for one in here[key]) + sum(before[id(one)] for one in below[key]) + below_once,
-            )
-        found.append(now[id(root)])
+            looks = sum(now[id(one)] for one in here[key]) + sum(before[id(one)] for one in below[key])
+            looks += max((before[id(one)] for one in named[key]), default=0)
+            now[key] = min(MAX_VISITS + 1, looks + (not depth))
+        found.append(max(now[id(root)], found[-1] if found else 0))
         if found[-1] > MAX_VISITS:
             break
         before = now
-    if found[0] > MAX_VISITS or len(found) <= 4 < PAYLOAD_DEPTH:
+    if len(found) <= LEAST_DEPTH:
         raise ValueError("has too many alternatives that refer to each other")
+    if found[-1] > MAX_VISITS:
+        found.pop()
     return tuple(found)
 
 
