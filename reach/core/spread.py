@@ -7,7 +7,7 @@ so that callers who know the same do not all run to the same place. What does no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from reach.core.chance import fraction
@@ -35,29 +35,35 @@ class Room(NamedTuple):
     """Whether one of them is in the region asked for."""
 
 
-def ranked(rooms: Sequence[Room], seed: int) -> list[int]:
+def ranked(rooms: Sequence[Room], seed: int) -> Iterator[int]:
     """Positions of the rooms in the order in which they should be tried, at most TRIED."""
-    order: list[int] = []
     left = list(range(len(rooms)))
-    while left and len(order) < TRIED:
-        position = _first(rooms, left, seed + len(order))
-        order.append(position)
+    for tried in range(min(TRIED, len(rooms))):
+        position = _first(rooms, left, seed + tried)
+        yield position
         left.remove(position)
-    return order
 
 
 def _first(rooms: Sequence[Room], left: list[int], seed: int) -> int:
-    free = [at for at in left if rooms[at].slots > 0]
-    if not free:
+    band, best, near, slots = -1, 0.0, False, 0
+    for at in left:
+        room = rooms[at]
+        if room.slots > 0 and (room.priority, room.near) >= (band, near):
+            if (room.priority, room.near) > (band, near):
+                band, near, best = room.priority, room.near, room.best
+            elif room.best > best:
+                best = room.best
+    if band < 0:
         return min(left, key=lambda at: (-rooms[at].priority, rooms[at].queued / max(1, rooms[at].capacity), at))
-    band = max(rooms[at].priority for at in free)
-    free = [at for at in free if rooms[at].priority == band]
-    free = [at for at in free if rooms[at].near] or free
-    best = max(rooms[at].best for at in free)
-    free = [at for at in free if rooms[at].best >= best - NEAR]
-    drawn = fraction(seed, 1) * sum(rooms[at].slots for at in free)
-    for at in free:
+    equals = []
+    for at in left:
+        room = rooms[at]
+        if room.slots > 0 and room.priority == band and room.near == near and room.best >= best - NEAR:
+            equals.append(at)
+            slots += room.slots
+    drawn = fraction(seed, 1) * slots if len(equals) > 1 else 0
+    for at in equals:
         drawn -= rooms[at].slots
         if drawn < 0:
-            return at
-    return free[-1]
+            break
+    return at

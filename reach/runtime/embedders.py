@@ -7,6 +7,7 @@ the first text.
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,6 +98,9 @@ class EndpointEmbedder:
                 raise EmbedderError(f"{self._url} answered with more than {ANSWER_BYTES} bytes")
             rows = sorted(json.loads(raw)["data"], key=lambda row: row["index"])
             vectors = [[float(one) for one in row["embedding"]] for row in rows]
+        except urllib.error.HTTPError as error:
+            with error:
+                raise EmbedderError(f"{self._url} answered {error.code}") from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise EmbedderError(f"{self._url}: {type(error).__name__}: {error}") from error
         if len(vectors) != len(texts):

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 BY_TEXT = "content"
 """The policy of tasks that are addressed by text, where nobody names another."""
+LOOK_MS = 10
+"""How old the room of a pool may be that has not read its mail."""
+VIEWS = 1_000
+"""Selectors with several pools whose rooms are remembered."""
 NO_MATCH = "no_match"
 """What a pending reason begins with, where nobody could take the task."""
 
@@ -36,6 +40,7 @@ class LevelOne:
         self._seed = seed
         self._sent: dict[PoolKey, tuple[Any, int]] = {}
         """Slots that were sent to a pool with mail that it has not read: the mail, and how many."""
+        self._views: dict[Selector, _View] = {}
         self.default_retry: RetryPolicy | None = None
         """What a task has that names no policy, so that a route may."""
 
@@ -65,7 +70,7 @@ class LevelOne:
         if not pools:
             task.pending_reason = f"{NO_MATCH}: {resolved.waits_for}"
             return PoolKey(task.tenant, selector.agent_type or UNRESOLVED)
-        key = pools[0] if len(pools) == 1 else self._choose(task, pools, send)
+        key = pools[0] if len(pools) == 1 else self._choose(task, selector, pools, send)
         if key.tenant != task.tenant:
             task.requirement = task.requirement._replace(tenant=task.tenant)
         return key
@@ -118,45 +123,82 @@ class LevelOne:
             raise InvalidRequest(message, Reason.SCHEMA_MISMATCH, path=path, capability=capability)
         return pools
 
-    def _choose(self, task: Task, pools: tuple[PoolKey, ...], send: bool) -> PoolKey:
+    def _choose(self, task: Task, selector: Selector, pools: tuple[PoolKey, ...], send: bool) -> PoolKey:
         """Of several pools the one that has the session, else the one with the best room; a full one spills over."""
-        host = self._host
-        known = [host.pool(key) for key in pools]
-        if task.session:
-            now = host.clock.now_ms()
-            for pool in known:
-                pin = pool.pins.get((task.tenant, task.session), now)
-                instance = pool.instances.get(pin.instance_id) if pin is not None else None
-                if instance is not None and not instance.blocked_by:
-                    return pool.key
-        rooms = [self._room(pool, task) for pool in known]
+        view = self._views.get(selector)
+        if view is None or view.keys != pools or view.requirement != task.requirement:
+            view = _View(pools, [self._host.pool(key) for key in pools], task)
+            if selector.kept:
+                if len(self._views) >= VIEWS:
+                    self._views.clear()
+                self._views[selector] = view
+        if task.session and (kept := self._pinned(task, view.pools)) is not None:
+            return kept
+        now = self._host.clock.now_ms()
+        rooms = [self._room(view, at, now) for at in range(len(pools))]
+        if now - view.looked_ms > LOOK_MS:
+            view.looked_ms = now
         self._seed += 1
-        order = ranked(rooms, self._seed)
-        first = next((at for at in order if rooms[at].slots > 0 or known[at].queue.has_room(task.size)), order[0])
+        known = view.pools
+        first = -1
+        for at in ranked(rooms, self._seed):
+            if rooms[at].slots > 0 or known[at].queue.has_room(task.size):
+                first = at
+                break
+            first = at if first < 0 else first
         if send:
-            self._count(known[first], task.cost)
+            unread = self._unread(known[first])
+            mail, sent = self._sent.get(pools[first], (None, 0))
+            self._sent[pools[first]] = (unread, sent + task.cost if mail is unread else task.cost)
         return pools[first]
 
-    def _room(self, pool: Pool, task: Task) -> Room:
-        requirement = task.requirement
-        if pool.key.tenant != task.tenant:
-            requirement = requirement._replace(tenant=task.tenant)
-        slots, priority, best, capacity = pool.router.room(requirement)
+    def _pinned(self, task: Task, pools: list[Pool]) -> PoolKey | None:
+        """The pool that has the session of a task, with an instance that takes work."""
+        name, now = (task.tenant, task.session), self._host.clock.now_ms()
+        for pool in pools:
+            pin = pool.pins.get(name, now)
+            instance = pool.instances.get(pin.instance_id) if pin is not None else None
+            if instance is not None and not instance.blocked_by:
+                return pool.key
+        return None
+
+    def _room(self, view: _View, at: int, now_ms: int) -> Room:
+        """The room of a pool. Until it has read its mail nothing about it changes but by a timer, so that one look is
+        enough for all that comes in one turn of the loop."""
+        pool = view.pools[at]
+        unread = self._unread(pool)
+        if view.mails[at] is not unread or now_ms - view.looked_ms > LOOK_MS:
+            slots, priority, best, capacity = pool.router.room(view.needs[at])
+            region = view.requirement.region
+            near = not region or self._directory.in_region(pool.key, region)
+            view.mails[at] = unread
+            view.rooms[at] = Room(slots, priority, best, len(pool.queue), capacity, near)
+        room = view.rooms[at]
         mail, sent = self._sent.get(pool.key, (None, 0))
-        if mail is self._unread(pool):
-            slots -= sent
-        near = not requirement.region or self._directory.in_region(pool.key, requirement.region)
-        return Room(slots, priority, best, len(pool.queue) + max(0, -slots), capacity, near)
+        if mail is unread:
+            return Room(room.slots - sent, room.priority, room.best, room.queued + sent, room.capacity, room.near)
+        return room
 
     def _unread(self, pool: Pool) -> Any:
         """The mail that the shard of a pool has not read; another object as soon as it has."""
         return self._host.shards[pool.shard].mail
 
-    def _count(self, pool: Pool, slots: int) -> None:
-        """Notes what is about to be sent."""
-        unread = self._unread(pool)
-        mail, sent = self._sent.get(pool.key, (None, 0))
-        self._sent[pool.key] = (unread, sent + slots if mail is unread else slots)
+
+class _View:
+    """What one selector sees of the pools that it could go to."""
+
+    __slots__ = ("keys", "looked_ms", "mails", "needs", "pools", "requirement", "rooms")
+
+    def __init__(self, keys: tuple[PoolKey, ...], pools: list[Pool], task: Task) -> None:
+        self.keys = keys
+        self.pools = pools
+        self.requirement = requirement = task.requirement
+        foreign = requirement._replace(tenant=task.tenant)
+        self.needs = [requirement if key.tenant == task.tenant else foreign for key in keys]
+        self.looked_ms = 0
+        self.mails: list[Any] = [None] * len(keys)
+        """The mail of each that was unread when we looked."""
+        self.rooms: list[Room] = [Room(0)] * len(keys)
 
 
 def _error(resolved: Resolved) -> ReachError:
