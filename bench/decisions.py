@@ -14,8 +14,9 @@ from random import Random
 
 from reach.core.effects import Turn
 from reach.core.model import Condition, Instance, PoolKey, Profile, Requirement, Task
-from reach.core.pool import Pool, RowNumbers
+from reach.core.pool import Pool
 from reach.core.routing import Router
+from reach.core.rows import RowNumbers
 
 SLOTS = 16
 DECISIONS = 4_000

@@ -75,6 +75,11 @@ class Reason(IntEnum):
     SEQUENCE_OUT_OF_RANGE = 41
     AGENT_REJECTED = 42
     AGENT_CRASHED = 43
+    NO_ROUTE = 50
+    NO_CAPABLE_AGENT = 51
+    NO_TAGGED_AGENT = 52
+    NO_TEXT_MATCH = 53
+    SCHEMA_MISMATCH = 54
 
 
 class ReachError(Exception):

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import uvloop
 
 from reach.config import Config
 from reach.config.thresholds import thresholds_of
+from reach.config.watching import Rules
 from reach.core.model import PoolKey
 from reach.core.policies import POLICIES, own_policy
 from reach.errors import InvalidRequest, ReachError, Unavailable
@@ -32,9 +34,12 @@ from reach.rpc.principal import Authenticator, KeyAuthentication, NoAuthenticati
 from reach.rpc.server import GrpcServer, Listen
 from reach.rpc.services import Services
 from reach.runtime.clock import Clock
+from reach.runtime.embedders import Embedder, EndpointEmbedder, LocalEmbedder
 from reach.runtime.host import Host
 from reach.runtime.loading import restore
+from reach.runtime.matcher import Matcher
 from reach.runtime.reach_api import Reach
+from reach.runtime.rules import reform
 from reach.runtime.settings import Settings
 from reach.runtime.wake import WakeHook
 from reach.store.base import Journal, KeyStore, StoreError, StoreLocked
@@ -105,9 +110,16 @@ class Node:
         notes = TelemetryNotes(self.metrics, tracing)
         self.host = Host(journal, ProtoCodec(reader), notes, Clock(), self._settings(), _store_broken)
         self._stack.push_async_callback(self.host.stop)
+        self.host.level_1.default_retry = reader.default_retry
+        await self._load_rules()
         loaded = await asyncio.to_thread(journal.load)
         restored = restore(self.host, loaded)
-        self.reach = Reach(self.host, self.node_id, strict=config.registry.strict)
+        matcher = config.matcher
+        self.host.directory.configure(
+            strict=config.registry.strict, threshold=matcher.threshold, generic_type=matcher.generic_type
+        )
+        self.reach = Reach(self.host, self.node_id)
+        self._start_matcher()
         self._sources()
         services = Services(self.reach, reader, tracing, self.metrics)
         admission = {
@@ -125,6 +137,7 @@ class Node:
         self.port = self._grpc.port
         await self._start_http(keys)
         self._own(self.metrics.watch_loop(), "watch-loop")
+        self._own(self.rules.watch(), "watch-rules")
         self._own(self._purge(journal), "purge")
         gc.collect()
         gc.freeze()
@@ -135,6 +148,37 @@ class Node:
             "serving",
             extra={"grpc": self.port, "http": self.admin_port, "store": config.storage.type, "restored": restored},
         )
+
+    async def _load_rules(self) -> None:
+        """Vocabulary and routes, before anything is read that they give a meaning."""
+        router = self.config.router
+        self.rules = Rules(
+            Path(router.vocabulary_file) if router.vocabulary_file else None,
+            Path(router.routes_file) if router.routes_file else None,
+            POLICIES,
+            self.config.registry.strict,
+            partial(reform, self.host),
+        )
+        await asyncio.to_thread(self.rules.load)
+        await reform(self.host, self.rules.vocabulary, self.rules.routes)
+
+    def _start_matcher(self) -> None:
+        settings = self.config.matcher
+        if settings.embedder == "none":
+            return
+        embedder: Embedder = LocalEmbedder()
+        if settings.embedder == "endpoint":
+            try:
+                key = Path(settings.key_file).read_text().strip() if settings.key_file else ""
+            except (OSError, UnicodeError) as error:
+                raise InvalidRequest(f"cannot read {settings.key_file}: {error}") from error
+            embedder = EndpointEmbedder(settings.url, settings.model, key)
+        matcher = Matcher(
+            self.host.directory, embedder, self.host.clock, settings.embedding_threshold, settings.wait_ms
+        )
+        self.reach.matcher = matcher
+        self._stack.callback(matcher.stop)
+        self._own(matcher.run(), "matcher")
 
     async def _start_http(self, keys: KeyStore | None) -> None:
         server = self.config.server
@@ -312,6 +356,14 @@ async def serve(config: Config) -> int:
     except ReachError as error:
         log.error("%s", error)
         return 2 if isinstance(error, InvalidRequest) else 1
+    reloads: set[asyncio.Task[bool]] = set()
+
+    def reload() -> None:
+        work = asyncio.create_task(node.rules.reload(), name="reload")
+        reloads.add(work)
+        work.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
     await stop.wait()
     log.info("stopping")
     await node.stop()

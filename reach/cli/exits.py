@@ -53,6 +53,10 @@ _ADVICE: Final = {
     Reason.TASK_NOT_FOUND: "`reach tasks list` shows the tasks of this tenant.",
     Reason.AGENT_NOT_FOUND: "`reach agents list` shows the instances of this tenant.",
     Reason.NO_MATCHING_AGENT: "`reach agents list` shows what is registered, `reach route preview` who would take it.",
+    Reason.NO_CAPABLE_AGENT: "`reach agents list` shows what is registered, `reach agents show` what each can do.",
+    Reason.NO_TAGGED_AGENT: "`reach agents show` lists the tags of an instance.",
+    Reason.NO_ROUTE: "The server's router.routes_file says what intents mean; `reach route check FILE` reads it.",
+    Reason.UNKNOWN_SKILL: "The server's router.vocabulary_file lists the skills; add it there, or name another.",
     Reason.QUEUE_FULL: "Come back later, or add instances; `reach agents list` shows how full they are.",
     Reason.TASK_ID_REUSED: "Give another --task-id, or none, to send something else.",
 }

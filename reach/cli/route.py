@@ -1,7 +1,8 @@
-"""`reach route preview`: where a task would go, and why."""
+"""`reach route`: where a task would go, and why; and whether the files that say so can be used."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -45,6 +46,42 @@ def preview(context: click.Context, /, **given: Any) -> int:
     if answer.decision.candidates:
         write("\n")
         write_candidates(answer.decision.candidates)
+    return Exit.OK
+
+
+@route.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--strict", is_flag=True, help="Routes that name skills the vocabulary does not have are errors.")
+def check(files: tuple[Path, ...], strict: bool) -> int:
+    """Check files of routes and of the vocabulary, without a server: every problem with its line.
+
+    A file is one or the other by its first key, `routes` or `skills`. Given together they are compared.
+    """
+    from reach.config import ConfigError
+    from reach.config.rules import check_capabilities, kind_of, load_routes, load_vocabulary
+    from reach.core.intents import Routes
+    from reach.core.vocabulary import Vocabulary
+
+    problems: list[str] = []
+    vocabulary = Vocabulary()
+    routes: list[tuple[Path, Routes]] = []
+    for file in files:
+        try:
+            kind = kind_of(file)
+            if kind == "skills":
+                vocabulary = load_vocabulary(file)
+                write(f"{file}: {len(vocabulary.skills)} skills\n")
+            else:
+                loaded = load_routes(file)
+                routes.append((file, loaded))
+                write(f"{file}: {len(loaded)} routes\n")
+        except ConfigError as error:
+            problems.extend(error.problems)
+    unknown = [text for file, loaded in routes for text in check_capabilities(file, loaded, vocabulary)]
+    if problems or (strict and unknown):
+        raise click.ClickException("\n".join(problems + unknown))
+    for text in unknown:
+        write(f"{text}\n")
     return Exit.OK
 
 

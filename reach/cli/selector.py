@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SELECTORS = ("agent_id", "agent_type", "capability", "instance_id", "tags")
+_SELECTORS = ("agent_id", "agent_type", "capability", "intent", "text", "instance_id", "tags")
 
 
 def selector_options(command: F) -> F:
@@ -25,7 +25,10 @@ def selector_options(command: F) -> F:
             click.option("--agent", "agent_id", metavar="ID", help="Agent that shall take it, such as doc-summarizer."),
             click.option("--type", "agent_type", metavar="TYPE", help="Type of the agents that may take it."),
             click.option("--capability", metavar="SKILL", help="What the agent must be able to do."),
+            click.option("--intent", metavar="INTENT", help="What it is about, such as shop.refund; see the routes."),
+            click.option("--match", "text", metavar="TEXT", help="Words to match with what agents say they can do."),
             click.option("--tag", "tags", metavar="TAG", multiple=True, help="Tag the agent must have (repeatable)."),
+            click.option("--region", metavar="REGION", help="Region to prefer."),
             click.option("--instance", "instance_id", metavar="ID", help="One instance, for operators and tests."),
             click.option("--method", default="", metavar="NAME", help="Handler of the agent, such as task.process."),
             click.option(
@@ -85,7 +88,9 @@ def task_options(given: dict[str, Any]) -> TaskOptions:
     options = {name: value for name, value in given.items() if value is not None and value is not False}
     options = {name: value for name, value in options.items() if value not in ("", ())}
     if not any(name in options for name in _SELECTORS):
-        raise click.UsageError("Say who shall take it: --agent, --type, --capability, --tag or --instance.")
+        raise click.UsageError(
+            "Say who shall take it: --agent, --type, --capability, --intent, --match, --tag or --instance."
+        )
     if options.pop("volatile", False):
         options["durable"] = False
     if "labels" in options:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import yaml
 
+from reach.config.nodes import NODE_LIMIT, entries, lower, read_root, shown, size
 from reach.config.relations import broken_relations
 from reach.config.sections import Config, Section
 from reach.errors import InvalidRequest
@@ -21,9 +22,6 @@ from reach.errors import InvalidRequest
 PREFIX: Final = "AGENT_REACH_"
 CLIENT_VARIABLES: Final = frozenset({"AGENT_REACH_ADDR", "AGENT_REACH_API_KEY"})
 """Read by clients and agents, which may share an environment with the server; not ours."""
-
-_FILE_LIMIT: Final = 1 << 20
-_NODE_LIMIT: Final = 20_000
 
 
 class ConfigError(InvalidRequest):
@@ -81,7 +79,7 @@ def load(path: Path | str | None, environ: Mapping[str, str], overrides: Mapping
         try:
             sections[section][key] = _converted(_FIELDS[name], item)
         except (msgspec.ValidationError, yaml.YAMLError, ValueError) as error:
-            problems.append(f"{item.origin}: {name}: {_lower(error)}; it is {_shown(item.value)}")
+            problems.append(f"{item.origin}: {name}: {lower(error)}; it is {shown(item.value)}")
     if problems:
         raise ConfigError(problems)
     parts: dict[str, Any] = {name: _SECTIONS[name](**values) for name, values in sections.items()}
@@ -100,73 +98,25 @@ def load(path: Path | str | None, environ: Mapping[str, str], overrides: Mapping
 
 def _from_file(path: Path, problems: list[str]) -> Iterator[tuple[str, _Given]]:
     """All values of a file. YAML is read node by node, for the lines, and because PyYAML keeps the last of two keys."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_FILE_LIMIT + 1)
-    except OSError as error:
-        problems.append(f"{path}: cannot be read: {error.strerror}")
+    read = read_root(path, problems)
+    if read is None:
         return
-    if len(content) > _FILE_LIMIT:
-        problems.append(f"{path}: is larger than {_FILE_LIMIT} bytes")
-        return
-    try:
-        loader = yaml.SafeLoader(content)
-        root = loader.get_single_node()
-    except (yaml.YAMLError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        problems.append(f"{where}: is not YAML: {getattr(error, 'problem', None) or _lower(error)}")
-        return
-    if root is None:
-        return
-    for section, section_line, body in _entries(path, root, "", problems):
+    loader, root = read
+    for section, section_line, body in entries(path, root, "", problems):
         if section not in _SECTIONS:
             problems.append(f"{path}:{section_line}: {_unknown(section, _SECTIONS)}")
             continue
-        for key, line, node in _entries(path, body, f"{section}.", problems):
+        for key, line, node in entries(path, body, f"{section}.", problems):
             name = f"{section}.{key}"
             if name not in _FIELDS:
                 problems.append(f"{path}:{line}: {_unknown(name, _FIELDS)}")
-            elif _size(node) > _NODE_LIMIT:
+            elif size(node) > NODE_LIMIT:
                 problems.append(f"{path}:{line}: {name} is too large")
             else:
                 try:
                     yield name, _Given(loader.construct_object(node, deep=True), f"{path}:{line}", is_text=False)
                 except (yaml.YAMLError, ValueError, RecursionError) as error:
-                    problems.append(f"{path}:{line}: {name} is not YAML: {_lower(error)}")
-
-
-def _entries(path: Path, node: yaml.Node, prefix: str, problems: list[str]) -> Iterator[tuple[str, int, yaml.Node]]:
-    """Keys of a mapping with their lines, each once. A section without a body is an empty one."""
-    if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null":
-        return
-    if not isinstance(node, yaml.MappingNode):
-        what = f"section {prefix.rstrip('.')}" if prefix else "the file"
-        problems.append(f"{path}:{node.start_mark.line + 1}: {what} must hold keys and values")
-        return
-    seen: dict[str, int] = {}
-    for key_node, value_node in node.value:
-        line = key_node.start_mark.line + 1
-        key = key_node.value if isinstance(key_node, yaml.ScalarNode) else "?"
-        if key in seen:
-            problems.append(f"{path}:{line}: {prefix}{key} is there twice, first in line {seen[key]}")
-            continue
-        seen[key] = line
-        yield key, line, value_node
-
-
-def _size(node: yaml.Node) -> int:
-    """Nodes under a node, each alias counted anew, until over the limit: few aliases can stand for billions."""
-    count, waiting = 0, [node]
-    while waiting and count <= _NODE_LIMIT:
-        count += 1
-        one = waiting.pop()
-        if isinstance(one, yaml.SequenceNode):
-            waiting.extend(one.value)
-        elif isinstance(one, yaml.MappingNode):
-            for pair in one.value:
-                waiting.extend(pair)
-    return count
+                    problems.append(f"{path}:{line}: {name} is not YAML: {lower(error)}")
 
 
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Iterator[tuple[str, _Given]]:
@@ -197,21 +147,11 @@ def _converted(kind: Any, item: _Given) -> object:
 
 
 def _unknown(name: str, known: Mapping[str, object]) -> str:
-    text = f"{_shown(name)[1:-1]} is unknown"
+    text = f"{shown(name)[1:-1]} is unknown"
     near = get_close_matches(name, known, n=1)
     if not near and "." in name:
         near = [other for other in known if other.rpartition(".")[2] == name.rpartition(".")[2]][:1]
     return f"{text}; did you mean {near[0]}?" if near else f"{text}; see docs/configuration.md"
-
-
-def _lower(error: BaseException) -> str:
-    text = " ".join(re.sub(r"`(.*?)`", r"\1", str(error)).split())
-    return text[:1].lower() + text[1:]
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def _completed(config: Config, environ: Mapping[str, str]) -> Config:

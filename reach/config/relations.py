@@ -19,6 +19,7 @@ def broken_relations(config: Config) -> Iterator[Broken]:
     yield from _tls(config.server)
     yield from _exposure(config.server)
     yield from _policies(config.router)
+    yield from _files(config)
     server, probe, telemetry = config.server, config.probe, config.telemetry
     if server.port == server.admin_port != 0:
         yield ("server.port", "server.admin_port"), f"server.port and server.admin_port are both {server.port}"
@@ -37,6 +38,23 @@ def broken_relations(config: Config) -> Iterator[Broken]:
     yield from _wake(config.wake.hooks)
     if telemetry.otlp_endpoint and not re.fullmatch(r"https?://[^\s/?#]+(?::[0-9]+)?/?", telemetry.otlp_endpoint):
         yield ("telemetry.otlp_endpoint",), "telemetry.otlp_endpoint must be http://host:port or https://host:port"
+
+
+def _files(config: Config) -> Iterator[Broken]:
+    router, matcher = config.router, config.matcher
+    named = {
+        "router.vocabulary_file": router.vocabulary_file,
+        "router.routes_file": router.routes_file,
+        "matcher.key_file": matcher.key_file,
+    }
+    for name, path in named.items():
+        if path and not os.access(path, os.R_OK):
+            yield (name,), f"{name} cannot be read: {path}"
+    if matcher.embedder == "endpoint":
+        if not re.fullmatch(r"https?://[^\s/?#@]+(?::[0-9]+)?(?:/[^\s?#]*)?", matcher.url):
+            yield ("matcher.url", "matcher.embedder"), "matcher.url must be http://host:port/… or https://host/…"
+        if not matcher.model:
+            yield ("matcher.model", "matcher.embedder"), "matcher.embedder endpoint needs matcher.model"
 
 
 def is_loopback(host: str) -> bool:

@@ -125,10 +125,42 @@ class Router(Section, frozen=True):
     overcommit: Annotated[float, Meta(ge=1, le=10)] = 1.5
     """An instance holds at most this times its `max_concurrency`, and more than that only when no other has a free
     slot. 1 is a hard limit. Too large: tasks wait at a busy agent although another one becomes free."""
+    vocabulary_file: Text = ""
+    """File with the skills: canonical names, aliases, exclusions (YAML; docs/routing.md). Read anew when it changes and
+    on SIGHUP; one that is wrong is told of in the log, and the old one stays. Empty: every name is a skill of its
+    own."""
+    routes_file: Text = ""
+    """File with the routes: what intents mean (YAML; docs/routing.md). Read anew like `vocabulary_file`. Empty: tasks
+    that name an intent are refused (NO_ROUTE)."""
     silence: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
     """Seconds without progress after which an attempt is given up, where a task does not say. 0: never, so that only
     `start_to_close` ends it. Too small: agents that think for long are interrupted. Too large: work that hangs is found
     late."""
+
+
+class Matcher(Section, frozen=True):
+    """Tasks that are addressed by text. Words are always compared; an embedder compares meanings as well."""
+
+    embedder: Literal["none", "local", "endpoint"] = "none"
+    """`local`: a small model in this process; needs `pip install 'agentreach[match]'`. `endpoint`: what `url` names.
+    Both decide only if they answer within `wait_ms`; otherwise words do."""
+    url: Text = ""
+    """Endpoint that speaks OpenAI's `POST {url}/embeddings`, such as `http://127.0.0.1:11434/v1`. It sees the texts."""
+    model: Annotated[str, Meta(max_length=256)] = ""
+    """Its name for the model."""
+    key_file: Text = ""
+    """File with the key that is sent to it. Empty: none is sent."""
+    threshold: Annotated[float, Meta(ge=0.05, le=1)] = 0.6
+    """The least match of words, 0 to 1, of an agent that may take a text. Too small: texts go to agents that have
+    little to do with them. Too large: texts are refused (NO_TEXT_MATCH)."""
+    embedding_threshold: Annotated[float, Meta(ge=0.05, le=1)] = 0.6
+    """The least cosine of an agent that may take a text. What is near differs from model to model: try yours. Too
+    small: texts go to agents that have little to do with them. Too large: only words decide."""
+    wait_ms: Annotated[int, Meta(ge=1, le=1000)] = 20
+    """How long a task waits for the embedder, in milliseconds. Too small: words decide more often than meanings. Too
+    large: a slow endpoint is felt in every new text."""
+    generic_type: Annotated[str, Meta(max_length=256)] = ""
+    """Type of agents that take texts which fit nobody. Empty: such texts are refused (NO_TEXT_MATCH)."""
 
 
 class Heartbeat(Section, frozen=True):
@@ -249,7 +281,9 @@ class Registry(Section, frozen=True):
     """Which agents and skills are known."""
 
     strict: bool = False
-    """Refuse tasks for agents that nobody registered (NO_MATCHING_AGENT), instead of letting them wait for one."""
+    """Refuse tasks that nobody registered could take, and say what is missing (NO_CAPABLE_AGENT, NO_TAGGED_AGENT,
+    NO_MATCHING_AGENT), instead of letting them wait for somebody who can. With a vocabulary also refuse agents, tasks
+    and routes with a skill that it does not have (UNKNOWN_SKILL), instead of a warning."""
 
 
 class Telemetry(Section, frozen=True):
@@ -277,6 +311,7 @@ class Config(Section, frozen=True):
     server: Server = Server()
     storage: Storage = Storage()
     router: Router = Router()
+    matcher: Matcher = Matcher()
     heartbeat: Heartbeat = Heartbeat()
     probe: Probe = Probe()
     health: Health = Health()

@@ -41,7 +41,8 @@ class Assignment:
         pool = self.pool
         if pool.queue and (pool.slot_freed or pool.queue.waits(task.requirement)):
             pool.slot_freed = True  # others wait: whose turn it is, the end of the step decides
-            task.pending_reason = "queued"
+            if not task.pending_reason.startswith("no_match"):
+                task.pending_reason = "queued"
             instance = None
         else:
             instance = self.find(task, turn)
@@ -65,8 +66,8 @@ class Assignment:
                     return instance
             return self._for_session(task, pin, turn)
         verdict = self.decide(task)
-        if verdict.chosen is None:
-            task.pending_reason = verdict.cause
+        if verdict.chosen is None and not task.pending_reason.startswith(verdict.cause):
+            task.pending_reason = verdict.cause  # level 1 may have said more about what is missing
         return verdict.chosen
 
     def decide(self, task: Task, pin: Pin | None = None) -> Verdict:
@@ -257,13 +258,13 @@ class Assignment:
         name = (task.tenant, task.session)
         before = pool.pins.get(name, turn.now_ms)
         before_id = before.instance_id if before is not None else ""
-        pin = pool.pins.set(name, instance.instance_id, turn.now_ms)
+        pin = pool.pins.set(name, instance.instance_id, turn.now_ms, task.session_ttl_ms)
         pin.version = pin.version or version_of(instance)
         if before_id and before_id != instance.instance_id:
             emit(task, Kind.HANDOFF, (before_id, instance.instance_id), turn)
             self.pool.delivery.touch(task)
         if not task.volatile:
-            expires = turn.wall_ms + pool.pins.ttl_ms
+            expires = turn.wall_ms + (task.session_ttl_ms or pool.pins.ttl_ms)
             row = PinRow(pool.shard, pool.key.tenant, pool.key.agent_type, task.tenant, task.session,
                          instance.instance_id, expires, pin.handoffs)  # fmt: skip
             turn.writes.pins.append(row)

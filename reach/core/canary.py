@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from reach.core.chance import fraction
 from reach.core.filters import Filters
-from reach.core.model import Instance
+from reach.core.model import Instance, Profile
 
 SHARE = 0.05
 """Of new sessions and tasks, while the trial lasts."""
@@ -138,9 +138,16 @@ class Canaries:
                 del self.trials[next(iter(self.trials))]
             self.trials[agent_id, version] = Trial(agent_id, version)
 
+    def moved(self, instance: Instance, before: Profile) -> None:
+        """An instance goes on as another version, or as another agent."""
+        self._left(before.agent_id, before.version)
+        self.joined(instance)
+
     def left(self, instance: Instance) -> None:
         """An instance is gone."""
-        agent_id, version = instance.profile.agent_id, instance.profile.version
+        self._left(instance.profile.agent_id, instance.profile.version)
+
+    def _left(self, agent_id: str, version: str) -> None:
         counts = self._versions.get(agent_id, {})
         counts[version] = counts.get(version, 0) - 1
         if counts[version] <= 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from reach.core.documents import schema_key
 from reach.core.filters import Static
 from reach.core.model import Instance, Requirement
 from reach.core.policies import OF_THE_TASK, Policy, Way
@@ -25,7 +26,11 @@ def task_signal(name: str, requirement: Requirement, instance: Instance) -> floa
 
 def match_of(requirement: Requirement, instance: Instance) -> float:
     """How well the best capability of an instance fits the text of a task; 1 where the task has none."""
-    return NEUTRAL_TASK["match"]
+    if not requirement.documents:
+        return NEUTRAL_TASK["match"]
+    percent = dict(requirement.documents)
+    keys = [key for one in instance.profile.documents for key in (one.digest, schema_key(one.name, one.schema_id))]
+    return max((percent.get(key, 0) for key in keys), default=0) / 100
 
 
 class Verdict:

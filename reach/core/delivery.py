@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from reach.core import retry
 from reach.core.chance import mix
-from reach.core.effects import Accepted, Ended, Events, Forget, Noted, Refused, StopAttempt, Turn
-from reach.core.model import Fault, Instance, Outcome, PastAttempt, Task, TaskState
+from reach.core.effects import Accepted, Ended, Events, Noted, Refused, StopAttempt, Turn
+from reach.core.history import PastAttempt
+from reach.core.model import Fault, Instance, Outcome, Task, TaskState
 from reach.core.rows import FailureRow, OutcomeRow, TaskRow
 from reach.core.signals import running_mean, stats_of
 from reach.core.states import TaskInput, next_state
-from reach.core.stream import RESERVE, Interest, Kind, Reader, emit, log_of, place_of
+from reach.core.stream import AT_END, RESERVE, Interest, Kind, Reader, emit, log_of, place_of
 from reach.errors import ErrorClass, Reason
 
 if TYPE_CHECKING:
@@ -44,21 +45,22 @@ class Delivery:
         """Takes a task in, or answers again for one that is here already (DLV-3)."""
         pool = self.pool
         known = pool.tasks.get(task.key)
-        if known is not None:
+        if known is not None and known.row:
             self._accept_again(known, task, reader, turn)
             return
         task.pool = pool
         if not pool.queue.has_room(task.size):
-            turn.sends.append(Forget(task))
+            pool.tasks.pop(task.key, None)
             turn.sends.append(Refused(reader, _queue_full(len(pool.queue), pool.queue.max_tasks)))
             return
-        pool.tasks[task.key] = task
+        pool.tasks[task.key] = task  # where the door has put it already
         task.row = pool.rows.take()
         task.accepted_ms = turn.now_ms
         task.accepted_wall_ms = turn.wall_ms
         if task.start_delay_ms:
             task.not_before_ms = turn.now_ms + task.start_delay_ms
-        turn.sends.append(Accepted(reader, task, False))
+        if reader.interest != Interest.OUTCOME:
+            turn.sends.append(Accepted(reader, task, False))
         self._follow(task, reader)
         if task.volatile:
             task.reserved = RESERVE
@@ -71,6 +73,7 @@ class Delivery:
         if not task.volatile:
             task.reserved = RESERVE
             turn.writes.tasks.append(self._row_of(task))
+            turn.accepted.append(task)
 
     def _row_of(self, task: Task) -> TaskRow:
         pool, instance = self.pool, task.instance
@@ -98,12 +101,13 @@ class Delivery:
             fault = Fault(ErrorClass.INVALID_REQUEST, Reason.TASK_ID_REUSED, message, {"task_id": task.task_id})
             turn.sends.append(Refused(reader, fault))
             return
-        turn.sends.append(Accepted(reader, known, True))
+        if reader.interest != Interest.OUTCOME:
+            turn.sends.append(Accepted(reader, known, True))
         self.subscribe(known, reader, turn)
 
     def _follow(self, task: Task, reader: Reader) -> None:
         reader.task = task
-        if reader.interest == Interest.OUTCOME:
+        if reader.interest in AT_END:
             if task.waiters is None:
                 task.waiters = [reader]
             else:
@@ -114,7 +118,7 @@ class Delivery:
 
     def subscribe(self, task: Task, reader: Reader, turn: Turn) -> None:
         """Lets somebody read a task, from the position the reader has."""
-        if reader.interest == Interest.OUTCOME and task.outcome is not None:
+        if reader.interest in AT_END and task.outcome is not None:
             reader.task = task
             turn.sends.append(Ended(task, task.outcome, [reader], first=False))
         elif reader.interest == Interest.EVENTS and reader.after > task.sequence:
@@ -128,6 +132,11 @@ class Delivery:
             if reader.interest == Interest.EVENTS:
                 log_of(task, turn.now_ms)
             self._follow(task, reader)
+
+    def refute(self, task: Task, fault: Fault, turn: Turn) -> None:
+        """Ends a task that waits for what nobody may give it."""
+        if task.state is TaskState.PENDING:
+            self.end(task, TaskInput.FAIL, Outcome(TaskState.FAILED, fault=fault), turn)
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -332,7 +341,7 @@ class Delivery:
             turn.writes.outcomes.append(outcome_row(task, pool.shard, outcome))
         readers, task.waiters = task.waiters, None
         turn.sends.append(Ended(task, outcome, readers or [], first=True))
-        pool.finished.keep(task, turn)
+        pool.finished.keep(task, turn.now_ms)
 
     def cancel(self, task: Task, reason: str, turn: Turn) -> None:
         """Ends a task by a caller's wish; the agent is told to stop, and what it still says is dropped."""
@@ -343,7 +352,7 @@ class Delivery:
         self.end(task, TaskInput.CANCEL, Outcome(TaskState.CANCELLED, fault=fault), turn)
 
     def undo(self, task: Task, turn: Turn) -> None:
-        """The journal has another task of this id: forget that we took this one."""
+        """The journal has another task of this id: forget that we took this one. Who waits for it is told of that."""
         pool = self.pool
         self.unqueue(task)
         self.release(task)
@@ -351,7 +360,8 @@ class Delivery:
         if pool.tasks.get(task.key) is task:
             del pool.tasks[task.key]
         pool.dirty.pop(id(task), None)
-        turn.sends.append(Forget(task))
+        for reader in task.waiters or ():
+            turn.sends.append(Accepted(reader, task, False))
 
 
 def outcome_row(task: Task, shard: int, outcome: Outcome) -> OutcomeRow:

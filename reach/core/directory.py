@@ -1,94 +1,312 @@
-"""Level 1: which pool takes a task (RTE-15). Static facts of all instances, looked up by what a selector names."""
+"""Level 1, the static part: which pools could take a task, and if none, what is missing (RTE-1, RTE-6, RTE-15).
+
+All instances of the registry by what selectors name, the skill vocabulary, the rules for intents, and the words of
+capability documents. What a selector comes to is kept until one of these changes, so that a request that was seen
+before costs one look-up.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from reach.core.model import PoolKey, Profile
+from reach.core.intents import Routes
+from reach.core.matching import THRESHOLD, Entry, Lexicon, accepted, entry_of, match_of
+from reach.core.model import PoolKey, Profile, Requirement
+from reach.core.resolving import Resolved, Selector, not_understood, understood
+from reach.core.sifting import ANYBODY, missing, passes
+from reach.core.vocabulary import Vocabulary
 
 UNRESOLVED = "~"
 """Agent type of the pool in which a tenant's tasks wait until an agent registers that they could go to."""
+KEPT = 10_000
+"""Selectors whose outcome is kept."""
+SCHEMAS = 8
+"""Different parameter schemas of one capability that a task is compared with."""
 
 
-class Selector(NamedTuple):
-    """What a caller names to choose a pool; empty parts match all."""
+class _Pool:
+    """The static facts of one pool."""
 
-    agent_type: str = ""
-    agent_id: str = ""
-    instance_id: str = ""
-    capability: str = ""
+    __slots__ = ("instances", "profiles", "schemas")
+
+    def __init__(self) -> None:
+        self.instances: dict[str, Profile] = {}
+        self.profiles: dict[Profile, int] = {}
+        """Each distinct one, and how many instances have it."""
+        self.schemas: dict[str, dict[tuple[str, str], tuple[str, int]]] = {}
+        """Capability -> (version, schema_id) -> the schema, and how often it is declared."""
 
 
 class Directory:
-    """All pools of a node's registry by type, agent, instance and capability."""
+    """See the module."""
 
-    __slots__ = ("_cache", "_names", "_pools", "revision")
+    __slots__ = (
+        "_cache", "_entries", "_lexicons", "_names", "_pools", "_profiles", "documents_revision", "generic_type",
+        "revision", "routes", "similar_of", "strict", "threshold", "vocabulary",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self._pools: dict[PoolKey, dict[str, Profile]] = {}
+        self._pools: dict[PoolKey, _Pool] = {}
+        self._profiles: dict[Profile, tuple[Profile, int]] = {}
         self._names: dict[tuple[str, str, str], dict[PoolKey, int]] = {}
-        self._cache: dict[tuple[str, Selector], tuple[PoolKey, ...]] = {}
+        self._lexicons: dict[str, Lexicon] = {}
+        self._entries: dict[tuple[str, str], Entry] = {}
+        self._cache: dict[tuple[str, Selector], Resolved] = {}
+        self.vocabulary = Vocabulary()
+        self.routes = Routes()
+        self.generic_type = ""
+        """The type of agents that take texts which fit no document; empty: they are refused."""
+        self.strict = False
+        """Refuse what nobody here can do, instead of letting it wait."""
+        self.threshold = THRESHOLD
+        """The least match of a text with a capability document."""
+        self.similar_of: Callable[[str], Mapping[str, float] | None] | None = None
+        """Another matcher than words: documents that are near a text, by digest; None if it does not know yet."""
+        self.documents_revision = 0
+        """Grows with each change of the documents."""
         self.revision = 0
         """Grows with each change."""
 
-    def add(self, pool: PoolKey, instance_id: str, profile: Profile) -> None:
-        """An instance registered, or registered anew."""
-        known = self._pools.setdefault(pool, {})
-        before = known.get(instance_id)
-        if before == profile:
-            return
-        if before is not None:
-            self._count(pool, instance_id, before, -1)
-        known[instance_id] = profile
-        self._count(pool, instance_id, profile, 1)
+    def configure(self, *, strict: bool, threshold: float = THRESHOLD, generic_type: str = "") -> None:
+        """Takes settings; what they mean is at the fields."""
+        self.strict, self.threshold, self.generic_type = strict, threshold, generic_type
         self._changed()
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    def add(self, pool: PoolKey, instance_id: str, profile: Profile) -> Profile:
+        """An instance registered, or registered anew. Returns its profile in canonical words; equal ones are one."""
+        profile = self.vocabulary.applied(profile)
+        facts = self._pools.get(pool)
+        before = facts.instances.get(instance_id) if facts is not None else None
+        if before == profile:
+            return before
+        if facts is None:
+            facts = self._pools[pool] = _Pool()
+        if before is not None:
+            self._count(pool, facts, instance_id, before, -1)
+        profile = self._intern(profile)
+        facts.instances[instance_id] = profile
+        self._count(pool, facts, instance_id, profile, 1)
+        self._changed()
+        return profile
 
     def remove(self, pool: PoolKey, instance_id: str) -> None:
         """An instance is gone."""
-        profile = self._pools.get(pool, {}).pop(instance_id, None)
-        if profile is not None:
-            self._count(pool, instance_id, profile, -1)
-            self._changed()
+        facts = self._pools.get(pool)
+        profile = facts.instances.pop(instance_id, None) if facts is not None else None
+        if facts is None or profile is None:
+            return
+        self._count(pool, facts, instance_id, profile, -1)
+        if not facts.instances:
+            del self._pools[pool]
+        self._changed()
+
+    def reform(self, vocabulary: Vocabulary, routes: Routes) -> list[tuple[PoolKey, str, Profile]]:
+        """Takes new rules. Returns the instances whose profiles read differently now: (pool, instance_id, profile)."""
+        self.routes = routes
+        moved: list[tuple[PoolKey, str, Profile]] = []
+        if vocabulary is not self.vocabulary:
+            known = [(pool, one, profile) for pool, facts in self._pools.items()
+                     for one, profile in facts.instances.items()]  # fmt: skip
+            for pool, instance_id, _ in known:
+                self.remove(pool, instance_id)
+            self.vocabulary = vocabulary
+            self._entries.clear()
+            for pool, instance_id, before in known:
+                profile = self.add(pool, instance_id, before)
+                if profile != before:
+                    moved.append((pool, instance_id, profile))
+        self._changed()
+        return moved
+
+    def _intern(self, profile: Profile) -> Profile:
+        kept, count = self._profiles.get(profile, (profile, 0))
+        self._profiles[profile] = (kept, count + 1)
+        return kept
 
     def _changed(self) -> None:
         self.revision += 1
         self._cache.clear()
 
-    def _count(self, pool: PoolKey, instance_id: str, profile: Profile, change: int) -> None:
-        names = {("agent", profile.agent_id), ("instance", instance_id), ("type", pool.agent_type)}
-        names |= {("capability", name) for name, _ in profile.capabilities}
+    def _count(self, pool: PoolKey, facts: _Pool, instance_id: str, profile: Profile, change: int) -> None:
+        _add(facts.profiles, profile, change)
         for tenant in {pool.tenant, *profile.allowed_tenants}:
-            for kind, name in names:
+            for kind, name in _names_of(pool, instance_id, profile):
                 counts = self._names.setdefault((tenant, kind, name), {})
-                counts[pool] = counts.get(pool, 0) + change
-                if counts[pool] <= 0:
-                    del counts[pool]
+                _add(counts, pool, change)
                 if not counts:
                     del self._names[tenant, kind, name]
+            self._count_words(tenant, profile, change)
+        for document in profile.documents:
+            schemas = facts.schemas.setdefault(document.name, {})
+            key = document.version, document.schema_id
+            text, count = schemas.get(key, (document.schema, 0))
+            schemas[key] = (text, count + change)
+            if count + change <= 0:
+                del schemas[key]
+        if profile.documents and self._profiles[profile][1] == 1:
+            self.documents_revision += 1
+        if change < 0:
+            kept, count = self._profiles[profile]
+            if count > 1:
+                self._profiles[profile] = (kept, count - 1)
+            else:
+                del self._profiles[profile]
 
-    def pools_of(self, tenant: str, selector: Selector) -> tuple[PoolKey, ...]:
-        """Every pool with an instance that the tenant may call and that matches each named part."""
+    def _count_words(self, tenant: str, profile: Profile, change: int) -> None:
+        lexicon = self._lexicons.setdefault(tenant, Lexicon())
+        for document in profile.documents:
+            if change < 0:
+                lexicon.remove(document.digest)
+                continue
+            entry = self._entries.get((document.digest, document.name))
+            if entry is None:
+                if len(self._entries) >= KEPT:
+                    self._entries.clear()
+                entry = entry_of(document, self.vocabulary.skills.get(document.name))
+                self._entries[document.digest, document.name] = entry
+            lexicon.add(document.digest, entry)
+        if not len(lexicon):
+            del self._lexicons[tenant]
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
+
+    def resolve(self, tenant: str, selector: Selector) -> Resolved:
+        """What a selector comes to for a tenant: rule, requirement, pools; or what is missing."""
         key = (tenant, selector)
         found = self._cache.get(key)
         if found is None:
-            if len(self._cache) >= 10_000:
-                self._cache.clear()
-            found = self._cache[key] = self._resolve(tenant, selector)
+            similar: Mapping[str, float] | None = {}
+            if selector.text and self.similar_of is not None:
+                similar = self.similar_of(selector.text)
+            found = self._resolve(tenant, selector, similar or {})
+            if selector.kept and similar is not None:
+                if len(self._cache) >= KEPT:
+                    self._cache.clear()
+                self._cache[key] = found
         return found
 
-    def _resolve(self, tenant: str, selector: Selector) -> tuple[PoolKey, ...]:
-        parts = (
+    def pools_of(self, tenant: str, selector: Selector) -> tuple[PoolKey, ...]:
+        """Every pool with an instance that the tenant may call and that could take what the selector asks for."""
+        return self.resolve(tenant, selector).pools
+
+    def _resolve(self, tenant: str, selector: Selector, similar: Mapping[str, float]) -> Resolved:
+        resolved = understood(selector, self.routes, self.vocabulary, strict=self.strict)
+        if resolved.refusal is not None:
+            return resolved
+        requirement = resolved.requirement
+        if selector.text:
+            requirement = self._with_text(tenant, selector, requirement, similar)
+            resolved.requirement = requirement
+        named = self._named(tenant, selector, requirement)
+        if selector.text and not requirement.documents:
+            named = self._pools_by(tenant, "type", self.generic_type) if self.generic_type else set()
+            if not named:
+                resolved.refusal = not_understood(selector.text, self.threshold)
+                return resolved
+        kept = [pool for pool in named if any(self._passing(tenant, pool, selector, requirement))]
+        resolved.pools = tuple(sorted(kept))
+        if requirement.documents:
+            resolved.match = self._match(tenant, kept, selector, requirement)
+        if requirement.capability:
+            resolved.schemas = self._schemas(kept, requirement)
+        if not kept:
+            visible = self._visible(tenant, selector.instance_id)
+            resolved.missing(missing(tenant, selector, requirement, visible, self.vocabulary), strict=self.strict)
+        return resolved
+
+    def _with_text(
+        self, tenant: str, selector: Selector, requirement: Requirement, similar: Mapping[str, float]
+    ) -> Requirement:
+        scores: dict[str, float] = {}
+        for owner in (tenant, ANYBODY):
+            lexicon = self._lexicons.get(owner)
+            for digest, score in (lexicon.matches(selector.text) if lexicon is not None else {}).items():
+                scores[digest] = max(score, scores.get(digest, 0.0))
+        for digest, score in similar.items():
+            scores[digest] = max(score, scores.get(digest, 0.0))
+        return requirement._replace(documents=accepted(scores, self.threshold))
+
+    def _match(
+        self, tenant: str, pools: list[PoolKey], selector: Selector, requirement: Requirement
+    ) -> dict[str, float]:
+        """How well each agent matches the text, by its best document."""
+        found: dict[str, float] = {}
+        for pool in pools:
+            for profile in self._passing(tenant, pool, selector, requirement):
+                match = match_of(requirement.documents, (document.digest for document in profile.documents))
+                found[profile.agent_id] = max(match, found.get(profile.agent_id, 0.0))
+        return found
+
+    def _named(self, tenant: str, selector: Selector, requirement: Requirement) -> set[PoolKey]:
+        """Pools that have what the selector names, though perhaps not in one instance."""
+        parts = [
             ("type", selector.agent_type),
             ("agent", selector.agent_id),
             ("instance", selector.instance_id),
-            ("capability", selector.capability),
-        )
+            ("capability", requirement.capability),
+            *(("tag", tag) for tag in requirement.required_tags),
+        ]
         found: set[PoolKey] | None = None
         for kind, name in parts:
             if name:
-                pools = self._names.get((tenant, kind, name), {}).keys()
-                found = set(pools) if found is None else found & pools
-        return tuple(sorted(found or ()))
+                pools = self._pools_by(tenant, kind, name)
+                found = pools if found is None else found & pools
+        if requirement.documents:
+            having = {pool for key, _ in requirement.documents for pool in self._pools_by(tenant, "document", key)}
+            found = having if found is None else found & having
+        return self._pools_by(tenant, "method", requirement.method) if found is None else found
+
+    def _pools_by(self, tenant: str, kind: str, name: str) -> set[PoolKey]:
+        own = self._names.get((tenant, kind, name), {}).keys()
+        shared = self._names.get((ANYBODY, kind, name))
+        return {*own, *shared} if shared else set(own)
+
+    def _passing(self, tenant: str, pool: PoolKey, selector: Selector, requirement: Requirement) -> Iterator[Profile]:
+        facts = self._pools[pool]
+        profiles = (facts.instances[selector.instance_id],) if selector.instance_id else facts.profiles
+        for profile in profiles:
+            if passes(tenant, pool, profile, requirement, self.vocabulary):
+                yield profile
+
+    def _schemas(self, pools: list[PoolKey], requirement: Requirement) -> tuple[tuple[str, str], ...]:
+        """(schema_id, text) of each schema that the capability has in these pools; none if it has no schema at all."""
+        found: dict[str, str] = {}
+        wanted = requirement.capability_version
+        for pool in pools:
+            schemas = self._pools[pool].schemas.get(requirement.capability, {})
+            for (version, schema_id), (text, _) in schemas.items():
+                if len(found) < SCHEMAS and (not wanted or version == wanted):
+                    found[schema_id] = text
+        return tuple(sorted(found.items())) if any(found) else ()
+
+    def _visible(self, tenant: str, instance_id: str) -> list[tuple[PoolKey, Profile]]:
+        """All profiles that a tenant may call; of one instance, if it is named."""
+        if instance_id:
+            pools = self._pools_by(tenant, "instance", instance_id)
+            return [(pool, self._pools[pool].instances[instance_id]) for pool in sorted(pools)]
+        pools = self._pools_by(tenant, "any", "")
+        return [(pool, profile) for pool in sorted(pools) for profile in self._pools[pool].profiles]
+
+    def with_schemas(self, tenant: str, resolved: Resolved, selector: Selector,
+                     requirement: Requirement) -> tuple[PoolKey, ...]:  # fmt: skip
+        """The pools of an outcome that have an instance whose schema is among those that the task fits."""
+        return tuple(pool for pool in resolved.pools if any(self._passing(tenant, pool, selector, requirement)))
+
+    def in_region(self, pool: PoolKey, region: str) -> bool:
+        """Whether a pool has an instance in a region."""
+        return any(profile.region == region for profile in self._pools[pool].profiles) if pool in self._pools else False
+
+    def documents(self) -> dict[str, str]:
+        """What other matchers than words look at: digest -> text, of every capability document."""
+        found: dict[str, str] = {}
+        for profile in self._profiles:
+            for document in profile.documents:
+                parts = (document.name.replace("_", " "), document.description, *document.examples[:4])
+                found[document.digest] = ". ".join(part for part in parts if part)
+        return found
 
     def where(self, tenant: str, instance_id: str) -> PoolKey | None:
         """The pool of an instance that the tenant owns."""
@@ -96,3 +314,21 @@ class Directory:
             if pool.tenant == tenant:
                 return pool
         return None
+
+
+def _names_of(pool: PoolKey, instance_id: str, profile: Profile) -> set[tuple[str, str]]:
+    names = {("any", ""), ("agent", profile.agent_id), ("instance", instance_id), ("type", pool.agent_type)}
+    names |= {("capability", name) for name, _ in profile.capabilities}
+    names |= {("tag", tag) for tag in profile.tags}
+    names |= {("method", method) for method in profile.methods}
+    names |= {("document", document.digest) for document in profile.documents}
+    return names
+
+
+def _add(counts: dict[Any, int], key: Any, change: int) -> None:
+    """Counts up or down; what comes to nothing is forgotten."""
+    left = counts.get(key, 0) + change
+    if left > 0:
+        counts[key] = left
+    else:
+        counts.pop(key, None)

@@ -239,12 +239,12 @@ class AskJournal:
 
 
 class Forget:
-    """A task is no longer in the pool's memory; the journal has it."""
+    """Tasks that need not be in memory any longer: once their outcomes are durable, the journal has them."""
 
-    __slots__ = ("task",)
+    __slots__ = ("tasks",)
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(self, tasks: list[Task]) -> None:
+        self.tasks = tasks
 
 
 class Noted:
@@ -271,11 +271,13 @@ class Then:
 class Turn:
     """What one step of one or several pools asks for. One per turn of the shell."""
 
-    __slots__ = ("now_ms", "sends", "wall_ms", "writes")
+    __slots__ = ("accepted", "now_ms", "sends", "wall_ms", "writes")
 
     def __init__(self, now_ms: int, wall_ms: int) -> None:
         self.now_ms = now_ms
         self.wall_ms = wall_ms
+        self.accepted: list[Task] = []
+        """The new tasks of which it writes rows; the journal may have given the id of one to another."""
         self.writes = Writes()
         self.sends: list[Any] = []
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reach.core.model import Availability, Content, Fault, Instance, Profile, Task
+from reach.core.model import Availability, Content, Fault, Instance, Profile, Requirement, Task
 from reach.core.stream import Delta, Reader
 
 
@@ -38,6 +38,36 @@ class Arrived:
 
     def __init__(self, task: Task) -> None:
         self.task = task
+
+
+class Refuted:
+    """A waiting task turned out to be one that nobody may take."""
+
+    __slots__ = ("fault", "task")
+
+    def __init__(self, task: Task, fault: Fault) -> None:
+        self.task = task
+        self.fault = fault
+
+
+class Respecified:
+    """A waiting task asks for something else now, since the rules have changed."""
+
+    __slots__ = ("requirement", "task")
+
+    def __init__(self, task: Task, requirement: Requirement) -> None:
+        self.task = task
+        self.requirement = requirement
+
+
+class Reworded:
+    """The profile of an instance reads differently, since the vocabulary has changed."""
+
+    __slots__ = ("instance", "profile")
+
+    def __init__(self, instance: Instance, profile: Profile) -> None:
+        self.instance = instance
+        self.profile = profile
 
 
 class Joining:

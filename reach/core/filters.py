@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reach.core.model import Instance, Requirement
+from reach.core.documents import schema_key
+from reach.core.model import Instance, Profile, Requirement
 
 MAX_KEPT = 10_000
 """Requirements whose result is kept."""
+
+_OF_CAPABILITIES = {"input": "input_media_types", "output": "output_media_types", "language": "languages"}
+"""What a capability may say for itself, instead of what the agent says: drop reason -> field of its document."""
 
 Stage = tuple[str, int]
 """(drop reason, mask of those that pass)"""
@@ -110,17 +114,26 @@ class Filters:
             ("capability_version", (f"{r.capability}\0{r.capability_version}",) if r.capability_version else (), ""),
             ("method", (r.method,), "*"),
             *(("tag", (tag,), "") for tag in r.required_tags),
+            ("document", tuple(key for key, _ in r.documents), ""),
             ("input", (r.input_media_type,), "*"),
             ("output", r.accepted_media_types, "*"),
             ("language", r.accepted_languages, "*"),
         ):
             if any(values):
-                passing = 0
-                for value in (*values, default) if default else values:
-                    passing |= self._attributes.get((reason, value), 0)
+                passing = self._having(reason, (*values, default) if default else values)
+                if r.capability and reason in _OF_CAPABILITIES:
+                    own = self._attributes.get((f"own {reason}", r.capability), 0)
+                    passing = (passing & ~own) | self._having(f"{reason} of {r.capability}", values)
                 yield reason, passing
             if reason == "method" and r.excluded_instances:
                 yield "excluded", self.all & ~self.named(r.excluded_instances)
+
+    def _having(self, attribute: str, values: tuple[str, ...]) -> int:
+        """The instances that have one of some values."""
+        passing = 0
+        for value in values:
+            passing |= self._attributes.get((attribute, value), 0)
+        return passing
 
 
 def attributes_of(instance: Instance) -> Iterator[tuple[str, str]]:
@@ -142,6 +155,7 @@ def attributes_of(instance: Instance) -> Iterator[tuple[str, str]]:
             yield kind, value
     for tag in dict.fromkeys(profile.tags):
         yield "tag", tag
+    yield from dict.fromkeys(_attributes_of_documents(profile))
     for tenant in dict.fromkeys(profile.allowed_tenants):
         yield "tenant", tenant
     yield "region", profile.region
@@ -151,3 +165,13 @@ def attributes_of(instance: Instance) -> Iterator[tuple[str, str]]:
 def version_of(instance: Instance) -> str:
     """The version of an agent, as filters name it."""
     return f"{instance.profile.agent_id}\0{instance.profile.version}"
+
+
+def _attributes_of_documents(profile: Profile) -> Iterator[tuple[str, str]]:
+    for document in profile.documents:
+        yield "document", document.digest
+        yield "document", schema_key(document.name, document.schema_id)
+        for reason, field in _OF_CAPABILITIES.items():
+            for value in getattr(document, field):
+                yield f"own {reason}", document.name
+                yield f"{reason} of {document.name}", value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from reach.core.effects import Forget, Turn
-from reach.core.model import Task, TaskKey
+from reach.core.model import Task
 from reach.core.stream import KEEP_MS, size_in_bytes
 
 KEEP_PLAIN = 200
@@ -19,10 +19,10 @@ KEEP_BYTES = 64 << 20
 class Finished:
     """The finished tasks of one pool, oldest first, by kind."""
 
-    __slots__ = ("_bytes", "_kept", "_streamed", "_streamed_bytes", "_tasks")
+    __slots__ = ("_bytes", "_kept", "_leaving", "_streamed", "_streamed_bytes")
 
-    def __init__(self, tasks: dict[TaskKey, Task]) -> None:
-        self._tasks = tasks
+    def __init__(self) -> None:
+        self._leaving: list[Task] = []
         self._kept: tuple[deque[tuple[int, Task]], deque[tuple[int, Task]]] = (deque(), deque())
         """(bytes, task): plain, volatile"""
         self._bytes = [0, 0]
@@ -30,12 +30,12 @@ class Finished:
         """(until_ms, bytes, task)"""
         self._streamed_bytes = 0
 
-    def keep(self, task: Task, turn: Turn) -> None:
-        """A task has finished. If it is one too many, the oldest of its kind is forgotten."""
+    def keep(self, task: Task, now_ms: int) -> None:
+        """A task has finished. If it is one too many, the oldest of its kind leaves."""
         log = task.log
         if log is not None and (log.fold.channels or log.readers):
             size = log.bytes + log.fold.size
-            self._streamed.append((turn.now_ms + KEEP_MS, size, task))
+            self._streamed.append((now_ms + KEEP_MS, size, task))
             self._streamed_bytes += size
             return
         kind, most = (1, KEEP_VOLATILE) if task.volatile else (0, KEEP_PLAIN)
@@ -47,17 +47,15 @@ class Finished:
         while len(kept) > most or (self._bytes[kind] > KEEP_BYTES and len(kept) > 1):
             size, oldest = kept.popleft()
             self._bytes[kind] -= size
-            self._forget(oldest, turn)
+            self._leaving.append(oldest)
 
     def drop(self, turn: Turn) -> None:
-        """Forgets the streamed ones whose time is over, and the oldest if they are too much."""
+        """Lets go of those that have to leave: also of the streamed ones whose time is over or that are too much."""
         kept = self._streamed
         while kept and (kept[0][0] <= turn.now_ms or self._streamed_bytes > KEEP_BYTES):
             _, size, task = kept.popleft()
             self._streamed_bytes -= size
-            self._forget(task, turn)
-
-    def _forget(self, task: Task, turn: Turn) -> None:
-        if self._tasks.get(task.key) is task:
-            del self._tasks[task.key]
-            turn.sends.append(Forget(task))
+            self._leaving.append(task)
+        if self._leaving:
+            turn.sends.append(Forget(self._leaving))
+            self._leaving = []

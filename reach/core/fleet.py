@@ -11,7 +11,7 @@ from reach.core import health
 from reach.core.effects import CloseLink, Done, DrainLink, Noted, Refused, Turn, Welcome
 from reach.core.health import Sign
 from reach.core.leases import REATTACH_MS, RETURN_MS, lost
-from reach.core.model import Availability, Condition, Fault, Health, Instance, Task, TaskState
+from reach.core.model import Availability, Fault, Health, Instance, Task, TaskState
 from reach.core.rows import AgentGone, AgentRow
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Kind, emit, log_of, place_of
@@ -19,7 +19,7 @@ from reach.core.warmup import STEPS
 from reach.errors import ErrorClass, Reason
 
 if TYPE_CHECKING:
-    from reach.core.events import Drained, Joined, Joining, Left, LinkEnded
+    from reach.core.events import Drained, Joined, Joining, Left, LinkEnded, Reworded
     from reach.core.pool import Pool
 
 STALE_BOOTS = 16
@@ -97,12 +97,7 @@ class Fleet:
         """Takes over what was said; what was not said stays (REG-3)."""
         pool = self.pool
         if joining.profile != instance.profile:
-            pool.router.remove(instance)
-            instance.profile = joining.profile
-            instance.agent_id = joining.profile.agent_id
-            pool.router.add(instance)
-            if Condition.WARMING in instance.conditions:
-                pool.conditions.warm(instance, turn)
+            pool.router.reprofile(instance, joining.profile)
         if joining.weight is not None:
             instance.weight = joining.weight
         if joining.priority is not None:
@@ -134,6 +129,16 @@ class Fleet:
             )
             turn.writes.agents.append(row)
 
+    def reworded(self, event: Reworded, turn: Turn) -> None:
+        """The vocabulary or the words of an instance's profile changed: it matches other tasks than before."""
+        instance, pool = event.instance, self.pool
+        if instance.bit >= 0:
+            pool.router.remove(instance)
+            instance.profile = event.profile
+            pool.router.add(instance)
+            pool.assignment.count_sessions(instance)
+            pool.slot_freed = True
+
     def _attach(self, instance: Instance, event: Joined, turn: Turn) -> None:
         """Opens the link. The hello is complete: attempts it does not name are not running."""
         pool = self.pool
@@ -143,7 +148,7 @@ class Fleet:
         replay: list[tuple[str, str, int]] = []
         named = set()
         for tenant, task_id, attempt, last in event.running:
-            task = pool.tasks.get((tenant, task_id))
+            task = pool.find(tenant, task_id)
             if task is None or not self._adopt(task, instance, attempt, turn):
                 unknown.append((tenant, task_id, attempt))
                 continue

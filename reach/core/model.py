@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from reach.core.documents import Document
 from reach.core.signals import MethodStats
 from reach.errors import ErrorClass, Reason
 
@@ -123,10 +124,11 @@ class Requirement(NamedTuple):
     tenant: str = ""
     excluded_instances: tuple[str, ...] = ()
     """Instances that must not take it, by the caller's wish."""
-    documents: tuple[tuple[str, int], ...] = ()
-    """(key of a capability document, match in percent): one of them must be declared. Empty: any will do."""
     region: str = ""
     """The region to prefer."""
+    documents: tuple[tuple[str, int], ...] = ()
+    """(key of a capability document, match in percent): one of them must be declared. Empty: any will do. Keys are
+    digests of documents, or `schema_key`; the match says how well the document fits the request's text."""
 
 
 class Outcome:
@@ -161,34 +163,6 @@ class Outcome:
         self.ended_wall_ms = 0
 
 
-class PastAttempt:
-    """One delivery that is over, for the history of a task."""
-
-    __slots__ = ("agent_id", "decision", "ended_wall_ms", "fault", "generation", "instance_id", "number",
-                 "offered_wall_ms")  # fmt: skip
-
-    def __init__(
-        self,
-        number: int,
-        instance_id: str,
-        agent_id: str,
-        generation: int,
-        offered_wall_ms: int,
-        ended_wall_ms: int,
-        fault: Fault | None,
-        decision: Any = None,
-    ) -> None:
-        self.number = number
-        self.instance_id = instance_id
-        self.agent_id = agent_id
-        self.generation = generation
-        self.offered_wall_ms = offered_wall_ms
-        self.ended_wall_ms = ended_wall_ms
-        self.fault = fault
-        self.decision = decision
-        """Why it was there (a `Verdict`); None if that is no longer known."""
-
-
 class Task:
     """One unit of work and its current attempt.
 
@@ -202,8 +176,8 @@ class Task:
         "key", "lease_until_ms", "log", "not_before_ms", "offered_ms", "outcome", "paced", "parent_task_id",
         "pending_reason", "pin_until_ms", "policy", "pool", "priority", "progressed_ms", "requirement", "reserved",
         "retries", "retry", "root_task_id", "row", "schedule_to_close_ms", "schedule_to_start_ms", "sequence",
-        "session", "silence_ms", "size", "spec", "start_delay_ms", "start_to_close_ms", "started_ms", "state",
-        "task_id", "tenant", "timer_slot", "trace", "transfers", "volatile", "waiters",
+        "session", "session_ttl_ms", "silence_ms", "size", "spec", "start_delay_ms", "start_to_close_ms", "started_ms",
+        "state", "task_id", "tenant", "timer_slot", "trace", "transfers", "volatile", "waiters",
     )  # fmt: skip
 
     def __init__(self, tenant: str, task_id: str, spec: bytes, requirement: Requirement) -> None:
@@ -222,6 +196,8 @@ class Task:
         self.effects: EffectKind | None = None
         self.volatile = False
         self.session = ""
+        self.session_ttl_ms: int | None = None
+        """How long its session is kept without activity; None: as the pool says."""
         self.schedule_to_start_ms: int | None = None
         self.start_to_close_ms: int | None = None
         self.schedule_to_close_ms: int | None = None
@@ -255,7 +231,8 @@ class Task:
         self.pin_until_ms = 0
         """Until when it waits for the full instance of its session; 0: it does not."""
         self.transfers = 0
-        self.history: list[PastAttempt] | None = None
+        self.history: list[Any] | None = None
+        """Its attempts that are over (`PastAttempt`), oldest first."""
         self.effect_granted = 0
         """Number of the attempt whose irreversible effect was granted; 0 if none."""
         self.checkpoint: bytes | None = None
@@ -294,6 +271,8 @@ class Profile(NamedTuple):
     output_media_types: tuple[str, ...]
     region: str
     allowed_tenants: tuple[str, ...]
+    documents: tuple[Document, ...] = ()
+    """What it declares of its capabilities, in the order of `capabilities`."""
 
 
 class Instance:

@@ -16,15 +16,7 @@ from reach.core.circuit import Circuit, Circuits
 from reach.core.conditions import Conditions
 from reach.core.deadlines import Deadlines
 from reach.core.delivery import Delivery
-from reach.core.effects import (
-    Acknowledge,
-    AskJournal,
-    CreditAttempt,
-    Done,
-    GrantEffect,
-    RefuseItem,
-    Turn,
-)
+from reach.core.effects import Acknowledge, AskJournal, CreditAttempt, Done, GrantEffect, RefuseItem, Turn
 from reach.core.finished import Finished
 from reach.core.fleet import Fleet
 from reach.core.health import THRESHOLDS
@@ -34,7 +26,7 @@ from reach.core.model import FIRST_TERMINAL, Fault, Instance, Outcome, PoolKey, 
 from reach.core.queue import WaitQueue
 from reach.core.retry import RetryBudget
 from reach.core.routing import Router
-from reach.core.rows import CheckpointRow, EffectRow
+from reach.core.rows import CheckpointRow, EffectRow, RowNumbers
 from reach.core.scores import Scores
 from reach.core.session import PIN_WAIT_MS, Pins
 from reach.core.states import TaskInput, next_state
@@ -50,21 +42,6 @@ judge nobody by what we could not hear."""
 PEERS_PATIENCE_MS = 4_000
 """A peer gives up its connection when a ping has no answer for 5 s; so if we stood still for about that long, links
 that end right afterwards end by our doing."""
-
-
-class RowNumbers:
-    """Numbers the rows of tasks, for all pools of a node."""
-
-    __slots__ = ("_next",)
-
-    def __init__(self, first: int) -> None:
-        self._next = first
-
-    def take(self) -> int:
-        """The next number."""
-        number = self._next
-        self._next += 1
-        return number
 
 
 class Pool:
@@ -87,6 +64,7 @@ class Pool:
         queue: WaitQueue | None = None,
         router: Router | None = None,
         pins: Pins | None = None,
+        tasks: dict[TaskKey, Task] | None = None,
     ) -> None:
         self.key = key
         self.shard = shard
@@ -94,7 +72,8 @@ class Pool:
         self.seed = seed
         self.same_content = same_content
         self.instances: dict[str, Instance] = {}
-        self.tasks: dict[TaskKey, Task] = {}
+        self.tasks: dict[TaskKey, Task] = tasks if tasks is not None else {}
+        """All of the node, whatever their pool: a task is in one pool at a time, and says in which."""
         self.queue = queue if queue is not None else WaitQueue()
         self.router = router if router is not None else Router()
         self.pins = pins if pins is not None else Pins()
@@ -123,7 +102,7 @@ class Pool:
         self.pin_wait_ms = PIN_WAIT_MS
         """How long a task waits for the full instance of its session before it may go elsewhere."""
         self.late_outcomes = 0
-        self.finished = Finished(self.tasks)
+        self.finished = Finished()
         self.held = Held(self)
         self._handlers: dict[type, Callable[[Any, Turn], None]] = {
             ev.Submitted: lambda event, turn: self.delivery.accept(event.task, event.reader, turn),
@@ -146,6 +125,9 @@ class Pool:
             ev.Unsubscribed: self._unsubscribed,
             ev.Credited: self._credited,
             ev.Arrived: self._arrived,
+            ev.Refuted: lambda event, turn: self.delivery.refute(event.task, event.fault, turn),
+            ev.Respecified: self._respecified,
+            ev.Reworded: self.fleet.reworded,
             ev.RowTaken: lambda event, turn: self.delivery.undo(event.task, turn),
         }
 
@@ -203,11 +185,16 @@ class Pool:
 
     # -- what agents say ----------------------------------------------------------------------------------------------
 
+    def find(self, tenant: str, task_id: str) -> Task | None:
+        """A task of this pool; those of others are none of its agents' business."""
+        task = self.tasks.get((tenant, task_id))
+        return task if task is not None and task.pool is self else None
+
     def _current(self, event: ev.AttemptEvent, turn: Turn) -> Task | None:
         """The task an agent speaks of, if it speaks of the current attempt; else the agent is told."""
         instance = event.instance
         self.vitals.prove(instance, turn)
-        task = self.tasks.get((event.tenant, event.task_id))
+        task = self.find(event.tenant, event.task_id)
         if task is not None and task.attempt == event.attempt and task.instance_id == instance.instance_id:
             return task
         if task is None:
@@ -360,7 +347,7 @@ class Pool:
     # -- what callers say ---------------------------------------------------------------------------------------------
 
     def _cancelled(self, event: ev.Cancelled, turn: Turn) -> None:
-        task = self.tasks.get((event.tenant, event.task_id))
+        task = self.find(event.tenant, event.task_id)
         if task is None:
             turn.sends.append(AskJournal(None, event.tenant, event.task_id, 0, event.reply))
             return
@@ -369,7 +356,7 @@ class Pool:
         turn.sends.append(Done(event.reply, task))
 
     def _subscribed(self, event: ev.Subscribed, turn: Turn) -> None:
-        task = self.tasks.get((event.tenant, event.task_id))
+        task = self.find(event.tenant, event.task_id)
         if task is None:
             turn.sends.append(AskJournal(None, event.tenant, event.task_id, 0, event.reader))
         else:
@@ -394,10 +381,15 @@ class Pool:
         """Gives a waiting task to another pool; that pool goes on when it hears of it (`Arrived`)."""
         self.queue.remove(task)
         self.wheel.disarm(task)
-        self.tasks.pop(task.key, None)
-        to.tasks[task.key] = task
         task.pool = to
 
     def _arrived(self, event: ev.Arrived, turn: Turn) -> None:
         if event.task.state is TaskState.PENDING:
             self.assignment.route(event.task, turn)
+
+    def _respecified(self, event: ev.Respecified, turn: Turn) -> None:
+        if event.task in self.queue:
+            self.queue.remove(event.task)
+            event.task.requirement = event.requirement
+            self.queue.push(event.task)
+            self.slot_freed = True

@@ -9,7 +9,8 @@ from reach.core import health
 from reach.core.effects import Turn
 from reach.core.events import Joining
 from reach.core.filters import version_of
-from reach.core.model import Fault, Health, Instance, PastAttempt, Task, TaskState
+from reach.core.history import PastAttempt
+from reach.core.model import Fault, Health, Instance, Task, TaskState
 from reach.core.pool import Pool
 from reach.core.rows import AgentRow, AttemptRow, FailureRow, PinRow
 from reach.core.stream import resume_after_load

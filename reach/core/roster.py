@@ -10,7 +10,7 @@ from enum import IntEnum
 
 from reach.core.canary import Canaries
 from reach.core.filters import Filters
-from reach.core.model import Instance
+from reach.core.model import Instance, Profile
 from reach.core.picking import bits
 from reach.core.policies import BALANCED, POLICIES, Figures, Policy
 from reach.core.score_index import ScoreIndex
@@ -136,6 +136,15 @@ class Roster:
         self._free_bits.append(bit)
         instance.bit = -1
         instance.lane = _OUT
+
+    def reprofile(self, instance: Instance, profile: Profile) -> None:
+        """An instance registers something else, or its words mean something else now: it stays where it is."""
+        before = instance.profile
+        self.filters.remove(instance)
+        instance.profile, instance.agent_id = profile, profile.agent_id
+        self.filters.add(instance)
+        if (before.agent_id, before.version) != (profile.agent_id, profile.version):
+            self.canary.moved(instance, before)
 
     def _block(self, bit: int, reason: str) -> None:
         """Files an instance under what blocks it; under nothing if the reason is empty."""

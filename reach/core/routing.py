@@ -16,6 +16,7 @@ from reach.core.choosing import Choosing, Propose, fits_in
 from reach.core.decision import Verdict
 from reach.core.filters import Static
 from reach.core.model import Instance, Requirement
+from reach.core.picking import sample
 from reach.core.policies import Policy, parts
 from reach.core.roster import Lane
 from reach.core.warmup import STEPS
@@ -225,3 +226,15 @@ class Router(Choosing):
     def free_count(self, requirement: Requirement) -> int:
         """How many instances with a free slot could take a task with this requirement."""
         return (self.static_mask(requirement) & self._masks[_FREE]).bit_count()
+
+    def room(self, requirement: Requirement) -> tuple[int, int, float, int]:
+        """What level 1 wants to know: (free slots, highest priority and best score among those that have one,
+        instances that could ever take it). Slots of many are estimated from a few."""
+        eligible = self.static_mask(requirement)
+        free = eligible & self._masks[_FREE]
+        if not free:
+            return 0, 0, 0.0, eligible.bit_count()
+        seen = [one for position in sample(free, self.revision) if (one := self.instances[position]) is not None]
+        slots = sum(one.max_concurrency - one.inflight - one.foreign for one in seen) * free.bit_count() // len(seen)
+        band, best = self.main.best(free)
+        return slots, band, best, eligible.bit_count()

@@ -109,3 +109,13 @@ class ScoreIndex:
             if not left:
                 self.occupied ^= 1 << before
             self._places[bit] = _NOWHERE
+
+    def best(self, mask: int) -> tuple[int, float]:
+        """(highest band, best score there) of some free instances, as their bucket says."""
+        occupied = self.occupied
+        while occupied:
+            number = occupied.bit_length() - 1
+            if self.buckets[number] & mask:
+                return number // BUCKETS, number % BUCKETS / (BUCKETS - 1)
+            occupied ^= 1 << number
+        return 0, 0.0

@@ -22,11 +22,13 @@ SessionName = tuple[str, str]
 class Pin:
     """A session and its instance."""
 
-    __slots__ = ("expires_ms", "handoffs", "instance_id", "version")
+    __slots__ = ("expires_ms", "handoffs", "instance_id", "ttl_ms", "version")
 
-    def __init__(self, instance_id: str, expires_ms: int) -> None:
+    def __init__(self, instance_id: str, expires_ms: int, ttl_ms: int = 0) -> None:
         self.instance_id = instance_id
         self.expires_ms = expires_ms
+        self.ttl_ms = ttl_ms
+        """How long it holds without activity."""
         self.handoffs = 0
         self.version = ""
         """The agent's version that the session began with, as filters name it (RTE-9); empty if unknown."""
@@ -39,7 +41,7 @@ class Pins:
 
     def __init__(self, ttl_ms: int = IDLE_TTL_MS) -> None:
         self._pins: OrderedDict[SessionName, Pin] = OrderedDict()
-        """The one that expires first comes first."""
+        """The one that was used longest ago comes first; it expires first too, but where a route has its own TTL."""
         self.counts: dict[str, int] = {}
         """Sessions by instance."""
         self.counted: Callable[[str], None] = lambda _: None
@@ -63,8 +65,8 @@ class Pins:
         pin = self._pins.get(name)
         return pin if pin is not None and pin.expires_ms > now_ms else None
 
-    def set(self, name: SessionName, instance_id: str, now_ms: int) -> Pin:
-        """Pins a session to an instance, or renews its pin."""
+    def set(self, name: SessionName, instance_id: str, now_ms: int, ttl_ms: int | None = None) -> Pin:
+        """Pins a session to an instance, or renews its pin; `ttl_ms`: for how long, where its route says so."""
         self.sweep(now_ms)
         pin = self._pins.get(name)
         if pin is None:
@@ -75,22 +77,31 @@ class Pins:
             self._count(instance_id)
             pin.instance_id = instance_id
             pin.handoffs += 1
-        pin.expires_ms = now_ms + self.ttl_ms
+        pin.ttl_ms = ttl_ms or self.ttl_ms
+        pin.expires_ms = now_ms + pin.ttl_ms
         self._pins.move_to_end(name)
         return pin
 
     def sweep(self, now_ms: int) -> bool:
         """Drops a few that have expired, so that they bear on no bound, and the oldest if there are too many. True if
         any was dropped."""
-        for dropped in range(SWEEP):
+        dropped = 0
+        for _ in range(SWEEP):
             first = next(iter(self._pins), None)
-            if first is None or (self._pins[first].expires_ms > now_ms and len(self._pins) < MAX_PINS):
+            if first is None:
                 return dropped > 0
-            self.drop(first)
-        return True
+            pin = self._pins[first]
+            if pin.expires_ms <= now_ms or len(self._pins) >= MAX_PINS:
+                self.drop(first)
+                dropped += 1
+            elif pin.ttl_ms > self.ttl_ms:
+                self._pins.move_to_end(first)  # it must not stand before those that expire sooner
+            else:
+                break
+        return dropped > 0
 
     def next_expiry_ms(self) -> int | None:
-        """When the next pin expires, if nothing renews it."""
+        """When a pin expires, if nothing renews it: the next one, but where a route has its own TTL."""
         first = next(iter(self._pins), None)
         return self._pins[first].expires_ms if first is not None else None
 

@@ -81,6 +81,12 @@ class Interest(IntEnum):
     ACCEPTANCE = 1
     OUTCOME = 2
     EVENTS = 3
+    ANSWER = 4
+    """Of calls that wait, not in the contract: the acceptance, then the outcome."""
+
+
+AT_END = (Interest.OUTCOME, Interest.ANSWER)
+"""Those who hear of the end and of no event before."""
 
 
 class Reader:

@@ -13,7 +13,7 @@ from reach.core.pool import Pool
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.pings import FEATURE, Pinger, Pings
 from reach.rpc.principal import Principal, credentials_ended, principal_of
-from reach.rpc.services import Services, error_bytes
+from reach.rpc.services import Services
 from reach.rpc.waiting import over
 from reach.runtime.reach_api import fault_of
 from reach.wire.agents import (
@@ -27,6 +27,7 @@ from reach.wire.agents import (
 )
 from reach.wire.answers import duration, fill_error
 from reach.wire.batcher import Batcher
+from reach.wire.encoding import acknowledgement_item, limits_of, offer_item, sequence_field
 from reach.wire.requests import ID_BYTES, check_id, check_version, invalid
 
 LINKS = 1_000
@@ -69,75 +70,73 @@ class AttachLink:
 
     def offer(self, task: Task, instance: Instance, traceparent: str) -> None:
         """See AgentLink."""
-        size = task.size + 64 + (len(task.checkpoint) if task.checkpoint is not None else 0)
-        offer = self._out.room(size).offers.add(link=self.number, attempt=task.attempt, fencing_token=task.attempt)
-        offer.task.MergeFromString(task.spec)
-        self._stream.services.fill_limits(offer, task)
-        if task.tenant != self.tenant:
-            offer.tenant = task.tenant
-        if task.checkpoint is not None:
-            offer.checkpoint = task.checkpoint
-        if task.effect_granted:
-            offer.effect_granted = True
-        if traceparent:
-            offer.task.trace.traceparent = traceparent
+        left = task.schedule_to_close_ms
+        if left is not None and task.offered_ms != task.accepted_ms:
+            left = max(0, left + task.accepted_ms - task.offered_ms)
+        rest = limits_of(task.start_to_close_ms, left, task.silence_ms)
+        if traceparent or task.attempt > 1 or task.tenant != self.tenant:
+            rest += _seldom(task, self.tenant, traceparent)
+        self._out.put(offer_item(self.number, task.attempt, task.spec, rest))
 
     def stop(self, tenant: str, task_id: str, attempt: int, reason: Reason) -> None:
         """See AgentLink."""
-        cancel = self._out.room(64).cancels.add(link=self.number, key=self._key(tenant, task_id, attempt))
+        cancel = attach_pb2.CancelAttempt(link=self.number, key=self._key(tenant, task_id, attempt))
         cancel.reason = int(reason)  # type: ignore[assignment]
         cancel.grace.seconds = 5
+        self._stream.say(cancels=[cancel])
 
     def acknowledge(self, tenant: str, task_id: str, attempt: int) -> None:
         """See AgentLink."""
-        key = self._out.later(48).acknowledgements.add(task_id=task_id, attempt=attempt)
-        if tenant != self.tenant:
-            key.tenant = tenant
+        self._out.later(acknowledgement_item(tenant if tenant != self.tenant else "", task_id, attempt))
 
     def refuse(self, tenant: str, task_id: str, attempt: int, fault: Fault) -> None:
         """See AgentLink."""
-        refusal = self._out.room(error_bytes(fault) + len(task_id)).refusals.add(link=self.number)
-        refusal.key.CopyFrom(self._key(tenant, task_id, attempt))
+        refusal = attach_pb2.LinkRefusal(link=self.number, key=self._key(tenant, task_id, attempt))
         fill_error(refusal.error, fault)
+        self._stream.say(refusals=[refusal])
 
     def grant(self, tenant: str, task_id: str, attempt: int, effect: str, fault: Fault | None) -> None:
         """See AgentLink."""
-        grant = self._out.room(96).grants.add(link=self.number, key=self._key(tenant, task_id, attempt), effect=effect)
+        key = self._key(tenant, task_id, attempt)
+        grant = attach_pb2.EffectGrant(link=self.number, key=key, effect=effect)
         if fault is not None:
             fill_error(grant.refusal, fault)
+        self._stream.say(grants=[grant])
 
     def credit(self, tenant: str, task_id: str, attempt: int, count: int) -> None:
         """See AgentLink."""
-        frame = self._out.room(48) if count >= AWAITED_CREDIT else self._out.later(48)
-        frame.credits.add(link=self.number, key=self._key(tenant, task_id, attempt), bytes=count)
+        said = attach_pb2.AttemptCredit(link=self.number, key=self._key(tenant, task_id, attempt), bytes=count)
+        put = self._out.put if count >= AWAITED_CREDIT else self._out.later
+        put(attach_pb2.AttachResponse(credits=[said]).SerializeToString())
 
     def welcome(self, effect: Welcome) -> None:
         """See AgentLink."""
         self.instance = effect.instance
-        size = 128 + sum(len(one[1]) + 16 for many in (effect.unknown, effect.replay) for one in many)
-        message = self._out.room(size).links.add(link=self.number, instance_id=effect.instance.instance_id)
+        message = attach_pb2.LinkWelcome(link=self.number, instance_id=effect.instance.instance_id)
         message.generation = effect.generation
         message.warnings.extend(effect.warnings)
         message.heartbeat_interval.CopyFrom(duration(effect.instance.heartbeat_ms))
         message.unknown.extend(self._key(*one) for one in effect.unknown)
         message.replay.extend(self._key(*one) for one in effect.replay)
+        self._stream.say(links=[message])
         early, self.early, self.early_bytes = self.early, [], 0
         for act in early:
             act()
 
     def close(self, fault: Fault) -> None:
         """See AgentLink."""
-        refusal = self._out.room(error_bytes(fault)).refusals.add(link=self.number, closed=True)
+        refusal = attach_pb2.LinkRefusal(link=self.number, closed=True)
         fill_error(refusal.error, fault)
+        self._stream.say(refusals=[refusal])
         self._stream.unlink(self)
 
     def ping(self, nonce: int) -> None:
         """Asks for a sign of the agent's handler loop."""
-        self._out.room(16).pings.add(link=self.number, nonce=nonce)
+        self._stream.say(pings=[attach_pb2.Ping(link=self.number, nonce=nonce)])
 
     def reopen(self) -> None:
         """See AgentLink."""
-        self._out.room().reopen = True
+        self._stream.say(reopen=True)
 
     def drop(self) -> None:
         """See AgentLink."""
@@ -146,7 +145,7 @@ class AttachLink:
 
     def drain(self, deadline_ms: int) -> None:
         """See AgentLink."""
-        self._out.room(32).drains.add(link=self.number, deadline=duration(deadline_ms))
+        self._stream.say(drains=[attach_pb2.LinkDrain(link=self.number, deadline=duration(deadline_ms))])
 
 
 class _Still:
@@ -173,7 +172,7 @@ class AttachStream:
         self._reach = services.reach
         self._principal = principal
         self._pings = pings
-        self.out: Batcher[attach_pb2.AttachResponse] = Batcher(attach_pb2.AttachResponse)
+        self.out = Batcher()
         self.links: dict[int, AttachLink] = {}
         self._opened = False
         self._down = 0
@@ -197,7 +196,7 @@ class AttachStream:
                 check_version(frame.opening.protocol_version)
         if not self._opened:
             self._opened = True
-            self.services.fill_welcome(self.out.room().welcome)
+            self.say(welcome=self.services.welcome())
         for hello in frame.hellos:
             self._hello(hello)
         for items, act in (
@@ -263,10 +262,11 @@ class AttachStream:
         """Answers an item that has no meaning. Its key comes back, unless that is what is wrong with it."""
         self.services.metrics.refused(fault.reason)
         key = getattr(item, "key", None)
-        refusal = self.out.room(error_bytes(fault) + 256).refusals.add(link=number, closed=closed)
+        refusal = attach_pb2.LinkRefusal(link=number, closed=closed)
         if key is not None and len(key.task_id) <= ID_BYTES and len(key.tenant) <= ID_BYTES:
             refusal.key.CopyFrom(key)
         fill_error(refusal.error, fault)
+        self.say(refusals=[refusal])
 
     def _post(self, link: AttachLink, event: Any) -> None:
         pool = link.pool
@@ -339,15 +339,35 @@ class AttachStream:
         if link.pool is not None and link.instance is not None:
             self._reach.post(link.pool, ev.LinkEnded(link.instance, link, self.ours))
 
-    def number(self, frame: attach_pb2.AttachResponse) -> None:
+    # -- down ---------------------------------------------------------------------------------------------------------
+
+    def say(self, **fields: Any) -> None:
+        """Something for the agent that is not said for each task."""
+        self.out.put(attach_pb2.AttachResponse(**fields).SerializeToString())
+
+    def number(self) -> bytes:
         """Counts the frames that go down."""
         self._down += 1
-        frame.sequence = self._down
+        return sequence_field(self._down)
 
-    def closing(self, out: Batcher[attach_pb2.AttachResponse]) -> None:
+    def closing(self, out: Batcher) -> None:
         """Tells the agent that we end the stream: it should come back."""
         self.ours = True
-        out.room().reopen = True
+        self.say(reopen=True)
+
+
+def _seldom(task: Task, tenant: str, traceparent: str) -> bytes:
+    """What is in an Offer beside the task and its limits, as bytes. The trace comes to the task: messages merge."""
+    offer = attempt_pb2.Offer()
+    if task.tenant != tenant:
+        offer.tenant = task.tenant
+    if task.checkpoint is not None:
+        offer.checkpoint = task.checkpoint
+    if task.effect_granted:
+        offer.effect_granted = True
+    if traceparent:
+        offer.task.trace.traceparent = traceparent
+    return offer.SerializeToString()
 
 
 class AgentServicer(attach_pb2_grpc.AgentServiceServicer):

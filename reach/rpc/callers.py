@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from agentreach.v1 import dispatch_pb2
+from agentreach.v1 import dispatch_pb2, event_pb2
 from reach.core.model import Fault, Task
 from reach.core.stream import Interest, Reader
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.principal import Principal, credentials_ended
-from reach.rpc.services import NO_TRACE, Services, error_bytes
+from reach.rpc.services import NO_TRACE, Services
 from reach.runtime.reach_api import fault_of
-from reach.wire.answers import event_size, fill_complete, fill_error, fill_event, outcome_size
+from reach.wire.answers import fill_error, fill_event
 from reach.wire.batcher import Batcher
+from reach.wire.encoding import complete_item, event_item
 from reach.wire.requests import check_id, check_version, invalid
 
 OUTSTANDING = 100_000
@@ -31,7 +32,7 @@ class CallerStream:
         self._principal = principal
         self._tenant = principal.tenant
         self._trace = traceparent
-        self.out: Batcher[dispatch_pb2.DispatchStreamResponse] = Batcher(dispatch_pb2.DispatchStreamResponse)
+        self.out = Batcher()
         self._readers: dict[str, Reader] = {}
         self._with_caller: dict[str, Reader] = {}
         self._opened = False
@@ -69,8 +70,7 @@ class CallerStream:
         if opening.protocol_version:
             check_version(opening.protocol_version)
         self._opened = True
-        welcome = self.out.room().welcome
-        self._services.fill_welcome(welcome)
+        self._say(welcome=self._services.welcome())
 
     def _submit(self, submit: dispatch_pb2.Submit) -> None:
         services, spec, interest = self._services, submit.task, submit.interest
@@ -81,7 +81,7 @@ class CallerStream:
             if len(self._readers) >= OUTSTANDING:
                 raise services.too_many(OUTSTANDING)
         except ReachError as error:
-            self._refuse(submit.reference, fault_of(error), spec.task_id)
+            self.refuse(submit.reference, fault_of(error), spec.task_id)
             return
         reader = Reader(self, submit.reference, interest or Interest.OUTCOME)
         if interest != dispatch_pb2.INTEREST_ACCEPTANCE:
@@ -100,7 +100,7 @@ class CallerStream:
             if len(self._readers) >= OUTSTANDING:
                 raise self._services.too_many(OUTSTANDING)
         except ReachError as error:
-            self._refuse(subscribe.reference, fault_of(error), subscribe.task_id)
+            self.refuse(subscribe.reference, fault_of(error), subscribe.task_id)
             return
         self._drop(subscribe.task_id)
         reader = Reader(self, subscribe.reference, subscribe.interest or Interest.OUTCOME, subscribe.after_sequence)
@@ -139,18 +139,23 @@ class CallerStream:
             self._reach.unsubscribe(reader, self._tenant, task_id)
         self._readers.clear()
 
+    # -- down ---------------------------------------------------------------------------------------------------------
+
+    def _say(self, **fields: Any) -> None:
+        self.out.put(dispatch_pb2.DispatchStreamResponse(**fields).SerializeToString())
+
+    def cancelled(self, reference: int, task: Task) -> None:
+        """A cancel is done."""
+        self._say(cancelled=[{"reference": reference, "task_id": task.task_id, "state": int(task.state)}])
+
     # -- down (Sink) --------------------------------------------------------------------------------------------------
 
     def accepted(self, reader: Reader, task: Task, state: int, deduplicated: bool) -> None:
         """See `Sink`. Told unless the reader waits for the outcome only."""
         if reader.interest == Interest.OUTCOME:
             return
-        self.out.room(32).acknowledgements.add(
-            reference=reader.reference,
-            task_id=task.task_id,
-            deduplicated=deduplicated,
-            state=state,
-        )
+        said = {"reference": reader.reference, "task_id": task.task_id, "deduplicated": deduplicated, "state": state}
+        self._say(acknowledgements=[said])
 
     def refused(self, reader: Reader, fault: Fault) -> None:
         """See `Sink`."""
@@ -160,18 +165,21 @@ class CallerStream:
                 task_id = name
                 break
         self._readers.pop(task_id, None)
-        self._refuse(reader.reference, fault, task_id)
+        self.refuse(reader.reference, fault, task_id)
 
-    def _refuse(self, reference: int, fault: Fault, task_id: str) -> None:
+    def refuse(self, reference: int, fault: Fault, task_id: str) -> None:
+        """An item of the caller has no meaning, or is not taken."""
         self._services.metrics.refused(fault.reason)
-        refusal = self.out.room(error_bytes(fault)).refusals.add(reference=reference)
-        refusal.task_id = task_id if len(task_id) <= 256 else ""
+        refusal = dispatch_pb2.ItemRefusal(reference=reference, task_id=task_id if len(task_id) <= 256 else "")
         fill_error(refusal.error, fault)
+        self._say(refusals=[refusal])
 
     def events(self, reader: Reader, task: Task, events: list[tuple[int, int, int, int, Any]]) -> None:
         """See `Sink`."""
         for event in events:
-            fill_event(self.out.room(event_size(event[3], event[4])).events.add(), task, event)
+            message = event_pb2.TaskEvent()
+            fill_event(message, task, event)
+            self.out.put(event_item(message))
         if task.outcome is not None and reader.after >= task.sequence and self._readers.get(task.task_id) is reader:
             del self._readers[task.task_id]
 
@@ -181,7 +189,7 @@ class CallerStream:
         assert outcome is not None
         if self._readers.pop(task.task_id, None) is None:
             return
-        fill_complete(self.out.room(outcome_size(outcome)).events.add(), task, outcome)
+        self.out.put(complete_item(task, outcome))
 
 
 class _CancelReply:
@@ -195,14 +203,10 @@ class _CancelReply:
         self._task_id = task_id
 
     def done(self, task: Task) -> None:
-        self._stream.out.room(64).cancelled.add(
-            reference=self._reference,
-            task_id=task.task_id,
-            state=int(task.state),
-        )
+        self._stream.cancelled(self._reference, task)
 
     def refused(self, fault: Fault) -> None:
-        self._stream._refuse(self._reference, fault, self._task_id)  # noqa: SLF001
+        self._stream.refuse(self._reference, fault, self._task_id)
 
 
 async def serve(services: Services, principal: Principal, context: Any, trace: str = NO_TRACE) -> None:
@@ -211,5 +215,5 @@ async def serve(services: Services, principal: Principal, context: Any, trace: s
     await services.pump(context, stream.out, stream.handle, stream.close, _closing, settle=stream.settle)
 
 
-def _closing(out: Batcher[dispatch_pb2.DispatchStreamResponse]) -> None:
-    out.room().closing = True
+def _closing(out: Batcher) -> None:
+    out.put(dispatch_pb2.DispatchStreamResponse(closing=True).SerializeToString())

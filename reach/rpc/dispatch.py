@@ -57,7 +57,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         wait_ms = duration_ms("wait", request.wait) if request.HasField("wait") else 0
         task, selector = self._read(context, request.task)
         sink = self._services.until_stopped(WaitingSink())
-        reader = Reader(sink, 0, Interest.OUTCOME if wait_ms else Interest.ACCEPTANCE)
+        reader = Reader(sink, 0, Interest.ANSWER if wait_ms else Interest.ACCEPTANCE)
         self._reach.submit(task, selector, reader)
         try:
             if wait_ms:
@@ -71,6 +71,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
                 if request.task.cancel_with_caller and wait_ms:
                     self._reach.cancel(task.tenant, task.task_id, "the caller is gone", None)
         answer = dispatch_pb2.DispatchResponse(task_id=task.task_id, deduplicated=sink.deduplicated)
+        answer.warnings.extend(self._reach.warnings(task.tenant, selector))
         if sink.outcome.done():
             ended = sink.outcome.result()
             state = ended.state

@@ -174,7 +174,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
         decode = handler.request_deserializer
         if decode is not None:
             decode = _decoding_items(decode) if handler.request_streaming else _decoding_one(decode)
-        return make(wrap(name, access, behaviour), decode, handler.response_serializer)
+        encode = handler.response_serializer
+        if encode is not None and handler.request_streaming and handler.response_streaming:
+            encode = _encoding_items(encode)
+        return make(wrap(name, access, behaviour), decode, encode)
 
     def _unary(self, name: str, access: Access, behaviour: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         """The wrapper of a method with one response. This one is hot: submits of simple callers go through it."""
@@ -285,6 +288,11 @@ def _decoding_items(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
             raise _malformed() from None
 
     return decoded
+
+
+def _encoding_items(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """For streams that carry many tasks: their frames come as bytes."""
+    return lambda frame: frame if type(frame) is bytes else encode(frame)
 
 
 def _leaf(failure: BaseException) -> BaseException:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from agentreach.v1 import attempt_pb2, dispatch_pb2
+from agentreach.v1 import dispatch_pb2
 from reach.core.model import Fault, Task
 from reach.errors import ErrorClass, ReachError, Reason, ResourceExhausted, error_of
 from reach.rpc.principal import credentials_ended, principal_of
@@ -15,11 +15,9 @@ from reach.runtime.clock import Clock
 from reach.runtime.reach_api import Reach
 from reach.telemetry.metrics import Metrics
 from reach.telemetry.tracing import Tracing, parse_traceparent
-from reach.wire.answers import duration, fault_size
 from reach.wire.batcher import FRAME_BYTES, Batcher
 from reach.wire.requests import PROTOCOL_VERSIONS, TaskReader
 
-F = TypeVar("F")
 S = TypeVar("S")
 
 NO_TRACE = ""
@@ -42,11 +40,6 @@ def error_of_fault(fault: Fault) -> ReachError:
     )
 
 
-def error_bytes(fault: Fault) -> int:
-    """About how many bytes a fault takes in a frame."""
-    return fault_size(fault)
-
-
 class Services:
     """See the module."""
 
@@ -58,29 +51,18 @@ class Services:
         self.metrics = metrics
         self.clock: Clock = reach.host.clock
         self.node_id = reach.node_id
-        self._streams: set[tuple[Batcher[Any], Callable[[Batcher[Any]], None]]] = set()
+        self._streams: set[tuple[Batcher, Callable[[Batcher], None]]] = set()
         self._waiting: WeakSet[Any] = WeakSet()
 
-    def fill_welcome(self, welcome: dispatch_pb2.StreamWelcome) -> None:
-        """The first frame of a stream, down: what the server is and allows."""
-        welcome.protocol_version = PROTOCOL_VERSIONS[-1]
-        welcome.features.extend(FEATURES)
-        welcome.node_id = self.node_id
-        welcome.payload_limit = self.tasks.limits.payload
-        welcome.frame_limit = FRAME_BYTES
-
-    def fill_limits(self, offer: attempt_pb2.Offer, task: Task) -> None:
-        """What is left of the task's time, as durations."""
-        limit = task.start_to_close_ms
-        if limit is not None:
-            offer.start_to_close.seconds, rest = divmod(limit, 1_000)
-            offer.start_to_close.nanos = rest * 1_000_000
-        if task.schedule_to_close_ms is not None:
-            left = max(0, task.accepted_ms + task.schedule_to_close_ms - task.offered_ms)
-            offer.schedule_to_close.seconds, rest = divmod(left, 1_000)
-            offer.schedule_to_close.nanos = rest * 1_000_000
-        if task.silence_ms is not None:
-            offer.silence.CopyFrom(duration(task.silence_ms))
+    def welcome(self) -> dispatch_pb2.StreamWelcome:
+        """The first of a stream, down: what the server is and allows."""
+        return dispatch_pb2.StreamWelcome(
+            protocol_version=PROTOCOL_VERSIONS[-1],
+            features=FEATURES,
+            node_id=self.node_id,
+            payload_limit=self.tasks.limits.payload,
+            frame_limit=FRAME_BYTES,
+        )
 
     def too_many(self, limit: int) -> ResourceExhausted:
         """A stream holds as much as it may."""
@@ -94,7 +76,7 @@ class Services:
         trace = parse_traceparent(traceparent) if traceparent else self.tracing.root()
         if trace is None or not trace.sampled:
             return
-        if task.key in self.host.locations:
+        if task.key in self.host.tasks:
             return
         durability = "volatile" if task.volatile else "durable"
         task.trace = self.tracing.dispatch_started(task.key, trace, durability=durability)
@@ -102,11 +84,11 @@ class Services:
     async def pump(
         self,
         context: Any,
-        out: Batcher[F],
+        out: Batcher,
         handle: Callable[[Any], None],
         close: Callable[[], None],
-        closing: Callable[[Batcher[F]], None],
-        finish: Callable[[F], None] | None = None,
+        closing: Callable[[Batcher], None],
+        finish: Callable[[], bytes] | None = None,
         settle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Reads frames and writes frames until the peer leaves, the stream errs, or the server stops.
@@ -117,7 +99,7 @@ class Services:
             handle: Takes a frame of the peer; an error ends the stream with its status.
             close: Called once, however it ends.
             closing: Adds to `out` what tells the peer that the server is about to end the stream.
-            finish: Called with each frame just before it is written.
+            finish: Called for each frame just before it is written; what it returns is added.
             settle: Awaited when the peer half-closes: returns when all that it still waits for is in `out`.
         """
         entry = (out, closing)
@@ -152,7 +134,7 @@ class Services:
     async def _read(
         self,
         context: Any,
-        out: Batcher[F],
+        out: Batcher,
         handle: Callable[[Any], None],
         settle: Callable[[], Awaitable[None]] | None,
     ) -> None:
@@ -164,12 +146,10 @@ class Services:
         if settle is not None:
             await settle()
 
-    async def _write(self, context: Any, out: Batcher[F], finish: Callable[[F], None] | None) -> None:
+    async def _write(self, context: Any, out: Batcher, finish: Callable[[], bytes] | None) -> None:
         """Ends when the stream is closed and everything is said."""
         while (frame := await out.take()) is not None:
-            if finish is not None:
-                finish(frame)
-            await context.write(frame)
+            await context.write(frame + finish() if finish is not None else frame)
 
     def until_stopped(self, sink: S) -> S:
         """The sink of a call that waits: when the server stops first, it is refused."""

@@ -13,18 +13,22 @@ from hashlib import blake2b
 from typing import Any, Protocol
 
 from reach.core import effects as fx
-from reach.core.directory import UNRESOLVED, Directory, Selector
-from reach.core.events import Arrived, Joined, Joining, RowTaken
+from reach.core.directory import Directory
+from reach.core.events import Joined, Joining, RowTaken
 from reach.core.model import Fault, PoolKey, Task, TaskKey
-from reach.core.pool import STALLED_MS, Pool, RowNumbers
+from reach.core.pool import STALLED_MS, Pool
 from reach.core.queue import WaitQueue
+from reach.core.resolving import Selector
 from reach.core.routing import Router
+from reach.core.rows import RowNumbers
 from reach.core.session import Pins
-from reach.core.stream import Reader
+from reach.core.stream import Interest, Reader
 from reach.core.wake import Waker
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
+from reach.runtime.level_1 import LevelOne
 from reach.runtime.past import Past
+from reach.runtime.rules import resolve_waiting
 from reach.runtime.settings import Settings
 from reach.runtime.shard import SHARDS, Shard
 from reach.runtime.wake import WakeHooks
@@ -48,6 +52,9 @@ class Codec(Protocol):
 
     def selector_of(self, spec: bytes) -> Selector:
         """What the request named to choose a pool."""
+
+    def mismatches(self, spec: bytes, schemas: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, str]]:
+        """Which schemas (id, text) the parameters of a request do not fit: id -> (JSON Pointer, words)."""
 
     def joining_of(self, registration: bytes, boot_id: str) -> Joining:
         """The registration as it was taken."""
@@ -88,9 +95,10 @@ class Host:
         self.notes = notes
         self.settings = settings
         self.directory = Directory()
+        self.level_1 = LevelOne(self, self.directory, clock.seed())
         self._pools: dict[PoolKey, Pool] = {}
-        self.locations: dict[TaskKey, Pool] = {}
-        """Where each task that is in memory is."""
+        self.tasks: dict[TaskKey, Task] = {}
+        """Every task that is in memory, from the moment it comes in; each says in which pool it is."""
         self._loop = asyncio.get_running_loop()
         self.shards: dict[int, Shard] = {}
         self._ready: dict[int, Shard] = {}
@@ -196,22 +204,22 @@ class Host:
     def perform(self, turn: fx.Turn, taken: list[int]) -> None:
         """Sends what a turn asks for, once it is durable."""
         acts = self._acts
-        for send in self._without(turn.sends, set(taken)) if taken else turn.sends:
+        for send in self._without(turn, set(taken)) if taken else turn.sends:
             try:
                 acts[type(send)](send)
             except Exception:
                 log.exception("a send failed: %s", type(send).__name__)
 
-    def _without(self, sends: list[Any], taken: set[int]) -> Iterator[Any]:
+    def _without(self, turn: fx.Turn, taken: set[int]) -> Iterator[Any]:
         """The sends but for those of tasks whose id the journal has given to another: these are undone, and who asked
         is told."""
-        for send in sends:
-            task: Task | None = getattr(send, "task", None)
-            if task is None or (task.row not in taken and task.row != TAKEN):
-                yield send
-            elif type(send) is fx.Accepted:
+        for task in turn.accepted:
+            if task.row in taken:
                 task.row = TAKEN
                 self.post(task.pool, RowTaken(task))
+        for send in turn.sends:
+            of: Task | None = getattr(send, "task", None)
+            if of is None or of.row != TAKEN or (type(send) is fx.Accepted and send.reply.interest != Interest.ANSWER):
                 yield send
 
     def _accepted(self, effect: fx.Accepted) -> None:
@@ -256,10 +264,10 @@ class Host:
             self.notes.ended(effect.task)
 
     def _forget(self, effect: fx.Forget) -> None:
-        key = effect.task.key
-        pool = self.locations.get(key)
-        if pool is not None and pool is effect.task.pool and key not in pool.tasks:
-            del self.locations[key]
+        tasks = self.tasks
+        for task in effect.tasks:
+            if tasks.get(task.key) is task:
+                del tasks[task.key]
 
     def _noted(self, note: fx.Noted) -> None:
         if note.kind == "removed" and note.instance is not None:
@@ -288,13 +296,17 @@ class Host:
         router.canary.share = settings.canary_share
         pins = Pins(settings.session_ttl_ms)
         seed, same = self.clock.seed(), self.codec.same_content
-        pool = Pool(key, shard_of(key), self._rows, seed, same, queue, router, pins)
+        pool = Pool(key, shard_of(key), self._rows, seed, same, queue, router, pins, self.tasks)
         pool.heartbeat_ms = settings.heartbeat_ms
         pool.dead_letters = settings.dead_letters
         pool.pin_wait_ms = settings.pin_wait_ms
         pool.thresholds = settings.thresholds
         pool.waker = Waker(pool) if key in settings.wake else None
         return pool
+
+    def pool_if_any(self, key: PoolKey) -> Pool | None:
+        """The pool of a key, if it was ever needed."""
+        return self._pools.get(key)
 
     def pools(self) -> list[Pool]:
         """All pools of this node."""
@@ -308,24 +320,12 @@ class Host:
     def join(self, key: PoolKey, event: Joined) -> Pool:
         """An instance registers or says hello; tasks that waited for one like it move to its pool."""
         pool = self.pool(key)
-        self.directory.add(key, event.joining.instance_id, event.joining.profile)
+        event.joining.profile = self.directory.add(key, event.joining.instance_id, event.joining.profile)
         self.post(pool, event)
         waiting = {key.tenant, *event.joining.profile.allowed_tenants}
         for tenant in waiting:
-            self._resolve_waiting(PoolKey(tenant, UNRESOLVED))
+            resolve_waiting(self, tenant)
         return pool
-
-    def _resolve_waiting(self, key: PoolKey) -> None:
-        pool = self._pools.get(key)
-        if pool is None:
-            return
-        for task in list(pool.queue):
-            found = self.directory.pools_of(task.tenant, self.codec.selector_of(task.spec))
-            if found:
-                target = self.pool(found[0])
-                pool.hand_over(task, target)
-                self.locations[task.key] = target
-                self.post(target, Arrived(task))
 
     # -- loading and reading ------------------------------------------------------------------------------------------
 

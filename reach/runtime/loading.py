@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from reach.core.directory import UNRESOLVED
 from reach.core.effects import Turn
 from reach.core.model import PoolKey
 from reach.core.restore import restore_instance, restore_pin, restore_task
@@ -30,8 +29,8 @@ def _restore_agent(host: Host, agent: AgentRow, turn: Turn) -> None:
     key = PoolKey(agent.tenant, agent.agent_type)
     joining = host.codec.joining_of(agent.registration, agent.boot_id)
     joining.instance_id = agent.instance_id
+    joining.profile = host.directory.add(key, agent.instance_id, joining.profile)
     restore_instance(host.pool(key), agent, joining, turn)
-    host.directory.add(key, agent.instance_id, joining.profile)
 
 
 def _restore_task(host: Host, stored: StoredTask, turn: Turn) -> None:
@@ -44,10 +43,6 @@ def _restore_task(host: Host, stored: StoredTask, turn: Turn) -> None:
         first = AttemptRow(row.row, row.shard, row.attempt, row.instance_id, row.agent_id, row.generation,
                            row.accepted_wall_ms, row.reserved)  # fmt: skip
         attempts.insert(0, first)
-    key = PoolKey(row.pool_tenant, row.agent_type)
-    if row.agent_type == UNRESOLVED:
-        found = host.directory.pools_of(row.tenant, host.codec.selector_of(row.spec))
-        key = found[0] if found else key
-    pool = host.pool(key)
-    host.locations[task.key] = pool
+    selector = host.codec.selector_of(row.spec)
+    pool = host.pool(host.level_1.restore(task, selector, PoolKey(row.pool_tenant, row.agent_type)))
     restore_task(pool, task, attempts, stored.failures, turn)

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from reach.core.effects import AskJournal, Noted
-from reach.core.model import Fault, Outcome, PastAttempt, Task, TaskState
-from reach.core.stream import Gap, Interest, Kind, Reader
+from reach.core.history import PastAttempt
+from reach.core.model import Fault, Outcome, Task, TaskState
+from reach.core.stream import AT_END, Gap, Interest, Kind, Reader
 from reach.errors import ErrorClass, Reason
 from reach.store.base import Journal, StoredTask, StoreError, TaskQuery
 
@@ -138,7 +139,7 @@ class Past:
         reader.task = task
         if submitted:
             sink.accepted(reader, task, task.state, True)
-        if reader.interest == Interest.OUTCOME:
+        if reader.interest in AT_END:
             sink.ended(reader, task)
         elif reader.interest == Interest.EVENTS and reader.after > outcome.sequence:
             message = f"task {task.task_id!r} has no event {reader.after}; its last is {outcome.sequence}"

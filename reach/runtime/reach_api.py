@@ -5,27 +5,36 @@ Calls that are hot return at once and are answered through a `Sink`, a link or a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from reach.core import events as ev
-from reach.core.directory import UNRESOLVED, Selector
+from reach.core.directory import UNRESOLVED
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey, Task, TaskKey
 from reach.core.pool import Pool
 from reach.core.preview import Preview, preview
+from reach.core.resolving import Selector, unknown_skill
 from reach.core.stream import Reader
 from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.runtime.host import Host
+from reach.runtime.matcher import Matcher
 from reach.store.base import StoredTask, StoreFull, TaskQuery
+
+WARNINGS = 8
+"""Warnings that one registration gets."""
 
 
 class Reach:
     """What a node can do for agents and callers. All arguments are checked already but for meaning."""
 
-    def __init__(self, host: Host, node_id: str, *, strict: bool = False) -> None:
+    def __init__(self, host: Host, node_id: str) -> None:
         self.host = host
         self.node_id = node_id
-        self.strict = strict
+        self.matcher: Matcher | None = None
+        """Knows texts by their meaning, beside their words."""
+        self._matching: dict[TaskKey, Callable[[], None] | None] = {}
+        """Tasks that wait for the meaning of their text, for some milliseconds."""
         self.stopping = False
         """No new work is taken; what is accepted goes on."""
         self.started_ms = host.clock.now_ms()
@@ -35,27 +44,57 @@ class Reach:
     def submit(self, task: Task, selector: Selector, reader: Reader) -> None:
         """Takes a task. The sink of `reader` hears `accepted` or `refused`, then what its interest says."""
         host = self.host
-        key = task.key
-        pool = host.locations.get(key)
-        if pool is None:
+        known = host.tasks.get(task.key)
+        if known is None:
+            if selector.text and self.matcher is not None and self._wait_for_match(task, selector, reader):
+                return
             try:
-                pool = self._admit(task, selector)
+                task.pool = pool = self._admit(task, selector)
             except ReachError as error:
                 reader.sink.refused(reader, fault_of(error))
                 return
-            host.locations[key] = pool
-        elif host.committer.held is not None and not task.volatile:
+            host.tasks[task.key] = task
+            host.post(pool, ev.Submitted(task, reader))
+            return
+        pool = known.pool
+        if host.committer.held is not None and not task.volatile:
             post = partial(host.post, pool, ev.Submitted(task, reader))
             host.past.answer(reader, task.tenant, task.task_id, task.spec, post)
             return
         host.post(pool, ev.Submitted(task, reader))
+
+    def _wait_for_match(self, task: Task, selector: Selector, reader: Reader) -> bool:
+        """Lets a task wait until the meaning of its text is known, or the time for that is over. False: go on."""
+        key = task.key
+        if key in self._matching:
+            self._hurry(key)
+            return False
+
+        def go_on() -> None:
+            if self._matching.get(key) is go_on:
+                self._matching[key] = None  # it has had its time
+                self.submit(task, selector, reader)
+                del self._matching[key]
+
+        self._matching[key] = go_on
+        assert self.matcher is not None
+        if self.matcher.ask(selector.text, go_on):
+            return True
+        del self._matching[key]
+        return False
+
+    def _hurry(self, key: TaskKey) -> None:
+        """Somebody speaks of a task that waits for the meaning of its text: it is to be there first."""
+        go_on = self._matching.get(key)
+        if go_on is not None:
+            go_on()
 
     def _admit(self, task: Task, selector: Selector) -> Pool:
         if self.stopping:
             message = "the server is shutting down"
             raise Unavailable(message, Reason.SHUTTING_DOWN, retry_after_ms=1_000)
         self._check_store(task.volatile)
-        return self.host.pool(self.level_1(task, selector))
+        return self.host.pool(self.host.level_1.place(task, selector))
 
     def _check_store(self, volatile: bool) -> None:
         held = self.host.committer.held
@@ -66,34 +105,24 @@ class Reach:
             raise ResourceExhausted(message, Reason.STORE_FULL, retry_after_ms=2_000)
         raise Unavailable("the store cannot be reached", Reason.STORE_UNAVAILABLE, retry_after_ms=2_000)
 
-    def level_1(self, task: Task, selector: Selector) -> PoolKey:
-        """Which pool takes a task: of several the one with most free instances (RTE-15)."""
-        host, tenant = self.host, task.tenant
-        found = host.directory.pools_of(tenant, selector)
-        if not found:
-            key = PoolKey(tenant, selector.agent_type or UNRESOLVED)
-            if self.strict and key not in host.settings.wake:
-                message = "no registered agent matches the selector"
-                raise InvalidRequest(message, Reason.NO_MATCHING_AGENT)
-            return key
-        key = found[0]
-        if len(found) > 1:
-            pools = [host.pool(one) for one in found]
-            best = max(pools, key=lambda pool: (pool.router.free_count(task.requirement), -len(pool.queue)))
-            key = best.key
-        if key.tenant != tenant:
-            task.requirement = task.requirement._replace(tenant=tenant)
-        return key
+    def warnings(self, tenant: str, selector: Selector) -> tuple[str, ...]:
+        """What is odd about a request that was taken, for people."""
+        resolved = self.host.directory.resolve(tenant, selector)
+        known = resolved.waits_for if not resolved.pools else ""
+        skill = resolved.unknown_skill
+        return tuple(filter(None, (f"skill {skill!r} is not in the vocabulary" if skill else "", known)))
 
     def cancel(self, tenant: str, task_id: str, reason: str, reply: Any) -> None:
         """Cancels a task; `reply.done` gets the task as it ended."""
-        pool = self.host.locations.get((tenant, task_id)) or self._anywhere(tenant)
+        self._hurry((tenant, task_id))
+        pool = self._pool_of(tenant, task_id) or self._anywhere(tenant)
         self.host.post(pool, ev.Cancelled(tenant, task_id, reason, reply))
 
     def subscribe(self, tenant: str, task_id: str, reader: Reader) -> None:
         """Reads a task from the position that the reader has."""
+        self._hurry((tenant, task_id))
         host = self.host
-        pool = host.locations.get((tenant, task_id))
+        pool = self._pool_of(tenant, task_id)
         if pool is None:
             host.past.answer(reader, tenant, task_id, None)
         elif host.committer.held is not None:
@@ -104,7 +133,8 @@ class Reach:
 
     def unsubscribe(self, reader: Reader, tenant: str, task_id: str) -> None:
         """Lets a reader go, also one that its task does not know yet: it leaves right after it has come."""
-        pool = reader.task.pool if reader.task is not None else self.host.locations.get((tenant, task_id))
+        self._hurry((tenant, task_id))
+        pool = reader.task.pool if reader.task is not None else self._pool_of(tenant, task_id)
         if pool is not None:
             self.host.post(pool, ev.Unsubscribed(reader))
 
@@ -112,6 +142,11 @@ class Reach:
         """A reader can take `count` more bytes."""
         if reader.task is not None and reader.task.pool is not None:
             self.host.post(reader.task.pool, ev.Credited(reader, count))
+
+    def _pool_of(self, tenant: str, task_id: str) -> Pool | None:
+        """Where a task is that is in memory."""
+        task = self.host.tasks.get((tenant, task_id))
+        return task.pool if task is not None else None
 
     def _anywhere(self, tenant: str) -> Pool:
         return self.host.pool(PoolKey(tenant, UNRESOLVED))
@@ -126,8 +161,9 @@ class Reach:
 
     def _live(self, key: TaskKey, stored: StoredTask | None) -> Task | None:
         """A task that is in memory. While the store takes nothing, what it does not have has not happened yet."""
-        pool = self.host.locations.get(key)
-        task = pool.tasks.get(key) if pool is not None else None
+        task = self.host.tasks.get(key)
+        if task is not None and not task.row:
+            return None  # not taken in yet
         if task is None or task.volatile or self.host.committer.held is None:
             return task
         if stored is None or (stored.outcome is None and task.state >= FIRST_TERMINAL):
@@ -145,7 +181,7 @@ class Reach:
 
     def preview(self, task: Task, selector: Selector) -> tuple[Pool, Preview]:
         """Where a task would go, by the code that would send it: the pool, and every instance of it."""
-        pool = self.host.look_at(self.level_1(task, selector))
+        pool = self.host.look_at(self.host.level_1.place(task, selector, send=False))
         return pool, preview(pool, task, self.host.clock.now_ms())
 
     # -- agents -------------------------------------------------------------------------------------------------------
@@ -153,6 +189,7 @@ class Reach:
     def register(self, tenant: str, agent_type: str, joining: ev.Joining, reply: Any) -> None:
         """Registers an instance without a link; `reply.done` gets the instance."""
         self._check_type(tenant, joining.instance_id, agent_type)
+        self._check_skills(joining)
         event = ev.Joined(joining, self.host.next_revision(), reply=reply)
         self.host.join(PoolKey(tenant, agent_type), event)
 
@@ -160,6 +197,7 @@ class Reach:
               running: list[tuple[str, str, int, int]], status: dict[str, Any]) -> Pool:  # fmt: skip
         """Opens a link; `link.welcome` hears when it is open."""
         self._check_type(tenant, joining.instance_id, agent_type)
+        self._check_skills(joining)
         event = ev.Joined(joining, self.host.next_revision(), link, running, status)
         return self.host.join(PoolKey(tenant, agent_type), event)
 
@@ -173,6 +211,18 @@ class Reach:
         held = self.host.committer.held
         if held is not None and known is None:
             self._check_store(False)
+
+    def _check_skills(self, joining: ev.Joining) -> None:
+        """Skills that the vocabulary does not have are refused if the server is strict, else a warning (REG-5)."""
+        directory = self.host.directory
+        vocabulary = directory.vocabulary
+        for document in joining.profile.documents:
+            if not vocabulary.knows(document.declared):
+                fault = unknown_skill(document.declared, vocabulary)
+                if directory.strict:
+                    raise InvalidRequest(fault.message, fault.reason, skill=document.declared)
+                if len(joining.warnings) < WARNINGS:
+                    joining.warnings = (*joining.warnings, fault.message)
 
     def instance(self, tenant: str, instance_id: str, boot_id: str = "") -> tuple[Pool, Instance]:
         """An instance that the tenant owns.
@@ -206,12 +256,7 @@ class Reach:
 
     def open_tasks(self, tenant: str) -> int:
         """Tasks of a tenant that have not ended."""
-        return sum(
-            1
-            for pool in self.host.pools()
-            for task in pool.tasks.values()
-            if task.tenant == tenant and task.state < FIRST_TERMINAL
-        )
+        return sum(1 for task in self.host.tasks.values() if task.tenant == tenant and task.state < FIRST_TERMINAL)
 
 
 def fault_of(error: ReachError) -> Fault:

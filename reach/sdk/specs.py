@@ -24,8 +24,9 @@ _CONSTANT: Final = frozenset({str, int, float, bool, type(None)})
 class TaskOptions(TypedDict, total=False):
     """Everything that can be said about a task beside its method and its payload.
 
-    Who may take it, all given parts must match: agent_id, agent_type, capability (and capability_version), intent, tags
-    (must have), preferred_tags, accepted_media_types, accepted_languages, region, instance_id, excluded_instances.
+    Who may take it, all given parts must match: agent_id, agent_type, capability (and capability_version), intent, text
+    (matched with what agents say of themselves), tags (must have), preferred_tags, accepted_media_types,
+    accepted_languages, region (preferred), instance_id, excluded_instances.
     """
 
     agent_id: str
@@ -33,6 +34,7 @@ class TaskOptions(TypedDict, total=False):
     capability: str
     capability_version: str
     intent: str
+    text: str
     tags: Iterable[str]
     preferred_tags: Iterable[str]
     accepted_media_types: Iterable[str]
@@ -251,6 +253,7 @@ _SELECTOR: Final = {
     "capability": "capability",
     "capability_version": "capability_version",
     "intent": "intent",
+    "text": "text",
     "tags": "required_tags",
     "preferred_tags": "preferred_tags",
     "accepted_media_types": "accepted_media_types",

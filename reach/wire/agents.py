@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 from urllib.parse import urlsplit
 
 from agentreach.v1 import agent_pb2, attempt_pb2, error_pb2, event_pb2
 from reach.core import events as ev
+from reach.core.documents import Document
 from reach.core.health import reach_score_of
 from reach.core.model import Availability, EffectKind, Fault, Instance, Profile
 from reach.core.policies import load_of
@@ -19,9 +21,11 @@ from reach.core.stream import Delta, Mode, size_in_bytes
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
 from reach.wire.answers import content_of, duration, timestamp
 from reach.wire.requests import ID_BYTES, TAGS, check_enum, check_id, check_ids, check_labels, duration_ms, invalid
+from reach.wire.schemas import check_schema, schema_id
 from reach.wire.status import bounded_text, error_from_proto
 
 CAPABILITIES = 256
+EXAMPLES = 64
 REGISTRATION_BYTES = 256 << 10
 CHECKPOINT_BYTES = 256 << 10
 STATUS_BYTES = 2 << 10
@@ -33,10 +37,14 @@ FIGURES = 64
 """Entries in the `usage` of a result."""
 
 
-def read_registration(registration: agent_pb2.Registration) -> tuple[str, ev.Joining]:
+def read_registration(registration: agent_pb2.Registration, *, stored: bool = False) -> tuple[str, ev.Joining]:
     """(agent_type, what joins), from what an agent says.
 
     The registration gets its instance id and type where it has none.
+
+    Args:
+        registration: What the agent says.
+        stored: It was taken before: its schemas need no second look.
 
     Raises:
         InvalidRequest: INVALID_FIELD with the name of the field.
@@ -57,7 +65,7 @@ def read_registration(registration: agent_pb2.Registration) -> tuple[str, ev.Joi
         r.instance_id = f"{r.agent_id}@{r.host or 'unknown'}#{secrets.token_hex(3)}"
         check_id("registration.instance_id", r.instance_id)
     _check_endpoints(r)
-    joining = ev.Joining(r.instance_id, r.boot_id, _read_profile(r), r.SerializeToString(deterministic=True))
+    joining = ev.Joining(r.instance_id, r.boot_id, _read_profile(r, stored), r.SerializeToString(deterministic=True))
     for field, least, most in _NUMBERS:
         if r.HasField(field):  # type: ignore[arg-type]
             setattr(joining, field, _between(f"registration.{field}", getattr(r, field), least, most))
@@ -87,12 +95,11 @@ def _check_endpoints(r: agent_pb2.Registration) -> None:
             )
 
 
-def _read_profile(r: agent_pb2.Registration) -> Profile:
+def _read_profile(r: agent_pb2.Registration, stored: bool) -> Profile:
     if len(r.capabilities) > CAPABILITIES:
         raise invalid("registration.capabilities", f"has more than {CAPABILITIES} entries")
     check_labels("registration.labels", r.labels)
-    for capability in r.capabilities:
-        _check_capability(capability)
+    documents = tuple(_read_capability(capability, stored) for capability in r.capabilities)
     for method in r.methods:
         if method.HasField("expected_latency"):
             duration_ms("registration.methods.expected_latency", method.expected_latency)
@@ -100,7 +107,7 @@ def _read_profile(r: agent_pb2.Registration) -> Profile:
     return Profile(
         r.agent_id,
         r.version,
-        tuple((capability.name, capability.version) for capability in r.capabilities),
+        tuple((document.name, document.version) for document in documents),
         check_ids("registration.methods.name", (method.name for method in r.methods), CAPABILITIES),
         check_ids("registration.tags", r.tags, TAGS),
         check_ids("registration.languages", r.languages, TAGS),
@@ -108,10 +115,12 @@ def _read_profile(r: agent_pb2.Registration) -> Profile:
         check_ids("registration.output_media_types", r.output_media_types, TAGS),
         r.region,
         check_ids("registration.allowed_tenants", r.allowed_tenants, CAPABILITIES),
+        documents,
     )
 
 
-def _check_capability(capability: agent_pb2.Capability) -> None:
+def _read_capability(capability: agent_pb2.Capability, stored: bool) -> Document:
+    """What routing looks at of a capability document (REG-4); the rest is checked, and kept in the registration."""
     field = "registration.capabilities"
     check_id(f"{field}.name", capability.name, required=True)
     check_id(f"{field}.version", capability.version)
@@ -121,8 +130,27 @@ def _check_capability(capability: agent_pb2.Capability) -> None:
         duration_ms(f"{field}.expected_latency", capability.expected_latency)
     if capability.HasField("success_rate"):
         _share(f"{field}.success_rate", capability.success_rate)
-    for name in ("tags", "languages", "input_media_types", "output_media_types"):
-        check_ids(f"{field}.{name}", getattr(capability, name), TAGS)
+    if capability.HasField("concurrency"):
+        _between(f"{field}.concurrency", capability.concurrency, 1, 100_000)
+    if capability.HasField("cost_slots"):
+        _between(f"{field}.cost_slots", capability.cost_slots, 1, 1_000)
+    if len(capability.examples) > EXAMPLES:
+        raise invalid(f"{field}.examples", f"has {len(capability.examples)} entries, at most {EXAMPLES} are allowed")
+    schema = capability.parameter_schema
+    return Document(
+        capability.name,
+        capability.name,
+        capability.version,
+        schema,
+        schema_id(schema) if stored else check_schema(f"{field}.parameter_schema", schema),
+        blake2b(capability.SerializeToString(deterministic=True), digest_size=8).hexdigest(),
+        capability.description,
+        tuple(capability.examples),
+        *(
+            check_ids(f"{field}.{name}", getattr(capability, name), TAGS)
+            for name in ("tags", "languages", "input_media_types", "output_media_types")
+        ),
+    )
 
 
 def _availability(field: str, value: int) -> Availability:

@@ -1,19 +1,18 @@
 """Batching: everything that one turn of the loop has to say on a stream goes in one frame (many times the rate).
 
-A batcher hands out the frame that is being filled. Frames are bounded by bytes: 512 KiB, or one larger item alone;
-so no frame ever meets the receiver's limit, and a large item delays the small ones by one frame only.
+What is said comes as *items*: frames that hold one thing, as bytes (see `wire.encoding`). A frame is made by joining
+them. Frames are bounded by bytes: 512 KiB, or one larger item alone; so no frame ever meets the receiver's limit, and
+a large item delays the small ones by one frame only.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Generic, TypeVar
 
 FRAME_BYTES = 512 << 10
 ITEM_OVERHEAD = 64
-"""What an item counts beside its content, in bytes."""
+"""What an item counts against `QUEUE_BYTES` beside its bytes."""
 QUEUE_BYTES = 64 << 20
 """A peer that leaves more than this unread is cut off."""
 
@@ -23,39 +22,21 @@ on. What gathers behind it is one large frame again, for each frame wakes the pe
 LATER_SECONDS = 0.01
 """How long an item may wait for company that nobody waits for."""
 
-F = TypeVar("F")
 
-
-class Batcher(Generic[F]):
+class Batcher:
     """Frames for one stream, filled by many and taken by one.
 
     Args:
-        new_frame: Makes an empty frame.
         limit: Bytes of a frame.
     """
 
-    __slots__ = (
-        "_due",
-        "_frame",
-        "_full",
-        "_items",
-        "_limit",
-        "_new_frame",
-        "_queued",
-        "_size",
-        "_timer",
-        "_wake",
-        "closed",
-        "overrun",
-    )
+    __slots__ = ("_due", "_full", "_items", "_limit", "_queued", "_size", "_timer", "_wake", "closed", "overrun")
 
-    def __init__(self, new_frame: Callable[[], F], limit: int = FRAME_BYTES) -> None:
-        self._new_frame = new_frame
+    def __init__(self, limit: int = FRAME_BYTES) -> None:
         self._limit = limit
-        self._full: deque[tuple[F, int]] = deque()
-        self._frame = new_frame()
+        self._full: deque[list[bytes]] = deque()
+        self._items: list[bytes] = []
         self._size = 0
-        self._items = 0
         self._queued = 0
         self._wake = asyncio.Event()
         self._due = False
@@ -66,70 +47,67 @@ class Batcher(Generic[F]):
         """The peer left more than QUEUE_BYTES unread. Nothing more is taken, and the stream has to end; but what is
         queued is still said, so that a peer that asks for too much at once gets a part of it each time it comes."""
 
-    def room(self, size: int = 0) -> F:
-        """The frame to add one item of `size` bytes to. What is added to a closed batcher is dropped."""
-        frame = self._place(size)
+    def put(self, item: bytes) -> None:
+        """Says something. What is said to a closed batcher is dropped."""
+        self._place(item)
         if not self._due:
             self._due = True
             self._wake.set()
-        return frame
 
-    def later(self, size: int = 0) -> F:
-        """As `room`, for items that nobody waits for: they go with the next frame, or alone after LATER_SECONDS.
+    def later(self, item: bytes) -> None:
+        """As `put`, for items that nobody waits for: they go with the next frame, or alone after LATER_SECONDS.
 
         Each frame wakes the peer, which costs more than most of what is in it.
         """
-        frame = self._place(size)
+        self._place(item)
         if not self._due and self._timer is None:
-            self._wait_for_company(frame)
-        return frame
+            self._wait_for_company()
 
-    def _wait_for_company(self, frame: F) -> None:
-        self._timer = asyncio.get_running_loop().call_later(LATER_SECONDS, self._late, frame)
+    def _wait_for_company(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(LATER_SECONDS, self._late, self._items)
 
-    def _late(self, frame: F) -> None:
+    def _late(self, items: list[bytes]) -> None:
         self._timer = None
-        if self._due or not self._size:
+        if self._due or not self._items:
             return
-        if self._frame is frame:
+        if self._items is items:
             self._due = True
             self._wake.set()
-        else:  # that one has left with others; what is here now came later
-            self._wait_for_company(self._frame)
+        else:  # those have left with others; what is here now came later
+            self._wait_for_company()
 
-    def _place(self, size: int) -> F:
+    def _place(self, item: bytes) -> None:
         if self.closed:
-            return self._new_frame()
-        size += ITEM_OVERHEAD
-        if (self._size + size > self._limit and self._size) or (self._items >= FIRST_ITEMS and not self._full):
-            self._full.append((self._frame, self._size))
-            self._frame = self._new_frame()
-            self._size = self._items = 0
+            return
+        items, size = self._items, len(item)
+        if (self._size + size > self._limit and items) or (len(items) >= FIRST_ITEMS and not self._full):
+            self._full.append(items)
+            self._items = items = []
+            self._size = 0
             self._wake.set()
+        items.append(item)
         self._size += size
-        self._items += 1
-        self._queued += size
+        self._queued += size + ITEM_OVERHEAD
         if self._queued > QUEUE_BYTES:
             self.overrun = self.closed = True
             self._wake.set()
-        return self._frame
 
-    async def take(self) -> F | None:
+    async def take(self) -> bytes | None:
         """The next frame, once there is something to say; None when the batcher is closed and empty."""
-        while not self._full and not (self._size and (self._due or self.closed)):
+        while not self._full and not (self._items and (self._due or self.closed)):
             if self.closed:
                 return None
             self._due = False
             self._wake.clear()
             await self._wake.wait()
         if self._full:
-            frame, size = self._full.popleft()
+            items = self._full.popleft()
         else:
-            frame, size = self._frame, self._size
-            self._frame = self._new_frame()
-            self._size = self._items = 0
+            items, self._items = self._items, []
+            self._size = 0
             self._due = False
-        self._queued -= size
+        frame = b"".join(items)
+        self._queued -= len(frame) + ITEM_OVERHEAD * len(items)
         return frame
 
     def close(self) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from agentreach.v1 import agent_pb2, task_pb2
-from reach.core.directory import Selector
 from reach.core.events import Joining
 from reach.core.model import Task
+from reach.core.resolving import Selector
 from reach.wire.agents import read_registration
+from reach.wire.answers import content_of
 from reach.wire.requests import TaskReader, same_content
+from reach.wire.schemas import mismatches
 
 
 class ProtoCodec:
@@ -32,7 +34,12 @@ class ProtoCodec:
         """The registration as it was taken."""
         message = agent_pb2.Registration.FromString(registration)
         message.boot_id = boot_id
-        return read_registration(message)[1]
+        return read_registration(message, stored=True)[1]
+
+    def mismatches(self, spec: bytes, schemas: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, str]]:
+        """Which schemas the parameters of a request do not fit: schema_id -> (JSON Pointer, words)."""
+        payload = task_pb2.TaskSpec.FromString(spec).payload
+        return mismatches(payload.media_type, *content_of(payload)[1:], schemas)
 
     def same_content(self, one: bytes, other: bytes) -> bool:
         """Whether two requests ask for the same (DLV-3)."""

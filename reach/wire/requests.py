@@ -11,8 +11,9 @@ from google.protobuf.duration_pb2 import Duration
 
 from agentreach.v1 import payload_pb2, task_pb2
 from reach.core import policies
-from reach.core.directory import Selector
+from reach.core.intents import INTENT
 from reach.core.model import EffectKind, Requirement, Task
+from reach.core.resolving import Selector
 from reach.core.retry import POLICIES, RETRIED, RetryPolicy
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
 
@@ -22,6 +23,8 @@ TAGS = 64
 ATTACHMENTS = 16
 RELATED = 16
 DELAYS = 16
+TEXT_BYTES = 16 << 10
+"""Longest text to be matched with descriptions."""
 PAYLOAD_LIMIT = 4 << 20
 KEPT_SELECTOR_BYTES = 1 << 10
 """Larger selectors are read anew each time: many of them must not fill the memory."""
@@ -96,7 +99,7 @@ def check_enum(field: str, value: int, known: type[IntEnum]) -> int:
 
 
 class Asked(NamedTuple):
-    """What a selector asks for, split into level 1 and level 2."""
+    """What a selector asks for: of a pool, of an instance, and who must not take it."""
 
     selector: Selector
     requirement: Requirement
@@ -108,12 +111,13 @@ class TaskReader:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits if limits is not None else Limits()
         self._asked: dict[tuple[bytes, str, str], Asked] = {}
-        self._default_retry: RetryPolicy | None = None
+        self.default_retry: RetryPolicy | None = None
+        """The policy of tasks that name none; None: the core's."""
         if self.limits.max_retry is not None:
             ladder = POLICIES["ladder"]
             delays = ladder.delays_ms[: self.limits.max_retry]
             delays += ladder.delays_ms[-1:] * (self.limits.max_retry - len(delays))
-            self._default_retry = RetryPolicy("ladder", delays)
+            self.default_retry = RetryPolicy("ladder", delays)
 
     def asked(self, spec: task_pb2.TaskSpec) -> Asked:
         """What the task's selector, method and payload ask of an instance."""
@@ -126,6 +130,8 @@ class TaskReader:
             found = _read_selector(spec.selector, spec.method, media_type)
             if len(key[0]) <= KEPT_SELECTOR_BYTES:
                 self._asked[key] = found
+            else:
+                found.selector.kept = False
         return found
 
     def read(
@@ -166,7 +172,7 @@ class TaskReader:
         task.schedule_to_start_ms = limits.schedule_to_start_ms
         task.schedule_to_close_ms = limits.schedule_to_close_ms
         task.silence_ms = limits.silence_ms
-        task.retry = self._default_retry
+        task.retry = self.default_retry
         for field, value in spec.ListFields():
             reader = _READERS.get(field.number)
             if reader is not None:
@@ -253,14 +259,18 @@ def _read_selector(selector: task_pb2.Selector, method: str, media_type: str) ->
     s = selector
     for field in ("agent_id", "agent_type", "capability", "capability_version", "instance_id", "region"):
         check_id(f"task.selector.{field}", getattr(s, field))
-    for field in ("intent", "text"):
-        if getattr(s, field):
-            raise Internal(f"routing by {field} is not built yet: name a type, an agent or a capability",
-                           Reason.NOT_IMPLEMENTED)  # fmt: skip
+    check_id("task.selector.intent", s.intent)
+    if s.intent and not INTENT.fullmatch(s.intent):
+        raise invalid("task.selector.intent", "must be words joined by dots, such as 'customer_service.refund'")
+    if len(s.text.encode()) > TEXT_BYTES:
+        raise invalid("task.selector.text", f"is longer than {TEXT_BYTES} bytes")
     check_id("task.method", method)
     check_id("task.payload.media_type", media_type)
-    if not (s.agent_id or s.agent_type or s.capability or s.instance_id):
-        raise invalid("task.selector", "names nobody: give agent_id, agent_type, capability or instance_id")
+    text = s.text.strip()
+    if not (s.agent_id or s.agent_type or s.capability or s.instance_id or s.intent or text or s.required_tags
+            or method):  # fmt: skip
+        raise invalid("task.selector", "names nobody: give agent_id, agent_type, capability, intent, required_tags, "
+                                       "text or instance_id, or the task a method")  # fmt: skip
     requirement = Requirement(
         agent_id=s.agent_id,
         instance_id=s.instance_id,
@@ -275,7 +285,16 @@ def _read_selector(selector: task_pb2.Selector, method: str, media_type: str) ->
         region=s.region,
     )
     check_ids("task.selector.preferred_tags", s.preferred_tags, TAGS)
-    return Asked(Selector(s.agent_type, s.agent_id, s.instance_id, s.capability), requirement)
+    asked = Selector(
+        s.agent_type,
+        s.agent_id,
+        s.instance_id,
+        s.capability,
+        intent=s.intent,
+        text=text,
+        requirement=requirement,
+    )
+    return Asked(asked, requirement)
 
 
 def session_name(key: task_pb2.SessionKey) -> str:

@@ -112,6 +112,11 @@ TABLE: Final[Mapping[Reason, Row]] = {
     Reason.SEQUENCE_OUT_OF_RANGE: Row(_C.OUT_OF_RANGE, _BAD),
     Reason.AGENT_REJECTED: Row(_C.FAILED_PRECONDITION, _AGENT),
     Reason.AGENT_CRASHED: Row(_C.INTERNAL, _FAULT),
+    Reason.NO_ROUTE: Row(_C.NOT_FOUND, _BAD),
+    Reason.NO_CAPABLE_AGENT: Row(_C.NOT_FOUND, _BAD),
+    Reason.NO_TAGGED_AGENT: Row(_C.NOT_FOUND, _BAD),
+    Reason.NO_TEXT_MATCH: Row(_C.NOT_FOUND, _BAD),
+    Reason.SCHEMA_MISMATCH: Row(_C.INVALID_ARGUMENT, _BAD),
 }
 """Every reason, in the order of the contract; `error.proto` says the same in its comments and a test compares them."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reach.core.decision import Verdict, candidates, dropped
-from reach.core.model import Fault, PastAttempt, Task, TaskState
+from reach.core.history import PastAttempt
+from reach.core.model import Fault, Task, TaskState
 
 GONE = "why there is no longer known: records of decisions live with the task in memory, and end with it or the server"
 MANY_MOVES = 3

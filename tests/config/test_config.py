@@ -1,6 +1,7 @@
 """Configuration: where it comes from, what is refused and how that is told."""
 
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -389,7 +390,7 @@ def test_every_field_says_what_it_does_and_what_extremes_do():
             name, text = f"{section.name}.{field.name}", texts[field.name]
             assert len(text) > 20, name
             kind = str(field.type)
-            if ("int" in kind or "float" in kind) and not name.endswith("port"):
+            if re.search(r"\b(?:int|float)\b", kind) and not name.endswith("port"):
                 assert ("small" in text and "large" in text) or "hard limit" in text, name
 
 

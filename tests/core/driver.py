@@ -245,22 +245,22 @@ class Driver:
         for one in self.shell.pool.instances.values():
             if one.link is not None and (one, one.link) not in self.links:
                 self.links.append((one, one.link))
-        self._accept(sends)
+        self._accept(events)
         for send in sends:
             if isinstance(send, fx.Offer):
                 self._offered(send, events, late or len(events) > 1)
         self.check()
 
-    def _accept(self, sends: list[Any]) -> None:
+    def _accept(self, events: list[Any]) -> None:
         """What the journal would say of new rows: an id that it has is taken."""
         rows = self.shell.journal.rows
         known = {(row.tenant, row.task_id): row.row for row in reversed(rows.tasks)}
-        for send in sends:
-            if isinstance(send, fx.Accepted) and not send.deduplicated:
-                if known.get(send.task.key, send.task.row) != send.task.row:
-                    self.taken.append(send.task)
+        for event in events:
+            if isinstance(event, ev.Submitted) and event.task.row:
+                if known.get(event.task.key, event.task.row) != event.task.row:
+                    self.taken.append(event.task)
                 else:
-                    self.tasks.append(send.task)
+                    self.tasks.append(event.task)
         if self.taken:
             gone = {task.row for task in self.taken}
             for kind in ("tasks", "attempts", "failures", "outcomes", "reserves", "effects", "checkpoints"):

@@ -6,12 +6,12 @@ from typing import Any
 from reach.core import effects as fx
 from reach.core import events as ev
 from reach.core.model import Fault, Instance, PoolKey, Profile, Requirement, Task, TaskState
-from reach.core.pool import Pool, RowNumbers
+from reach.core.pool import Pool
 from reach.core.queue import WaitQueue
 from reach.core.restore import restore_instance, restore_pin, restore_task
 from reach.core.retry import POLICIES
 from reach.core.routing import Router
-from reach.core.rows import AttemptRow, Writes
+from reach.core.rows import AttemptRow, RowNumbers, Writes
 from reach.core.session import Pins
 from reach.core.stream import Delta, Interest, Mode, Reader
 from reach.errors import ErrorClass, Reason
@@ -104,11 +104,14 @@ class Shell:
     def _perform(self, turn: fx.Turn) -> list[Any]:
         self.journal.commit(turn.writes)
         self.sends.extend(turn.sends)
+        self.asked.update({task.row: task for task in turn.accepted})
         for send in turn.sends:
-            if isinstance(send, fx.Accepted):
-                self.asked[send.task.row] = send.task
-            elif isinstance(send, fx.Events):
+            if isinstance(send, fx.Events):
                 self.seen.setdefault(send.reader.reference, []).extend(send.events)
+            elif isinstance(send, fx.Forget):
+                for task in send.tasks:
+                    if self.pool.tasks.get(task.key) is task:
+                        del self.pool.tasks[task.key]
         return turn.sends
 
     def advance(self, ms: int) -> list[Any]:

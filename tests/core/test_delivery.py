@@ -4,7 +4,7 @@ import pytest
 
 from reach.core import events as ev
 from reach.core.delivery import LOST_MOVES, STOP_GRACE_MS
-from reach.core.effects import Accepted, Acknowledge, AskJournal, Ended, Forget, Noted, Offer, Refused, StopAttempt
+from reach.core.effects import Accepted, Acknowledge, AskJournal, Ended, Noted, Offer, Refused, StopAttempt
 from reach.core.model import Requirement, TaskState
 from reach.core.queue import WaitQueue
 from reach.core.stream import Interest
@@ -28,8 +28,7 @@ def test_an_untroubled_task_is_one_row_at_first_and_one_at_the_end():
     reader = shell.reader(Interest.OUTCOME)
     task = shell.task()
     sends = shell.step(ev.Submitted(task, reader))
-    assert [type(send) for send in sends] == [Accepted, Offer]
-    assert not sends[0].deduplicated
+    assert [type(send) for send in sends] == [Offer]
     (row,) = shell.journal.rows.tasks
     assert (row.attempt, row.instance_id, row.generation, row.agent_id) == (1, "one", 1, "echo")
     shell.take_up(task)
@@ -64,7 +63,7 @@ def test_the_same_id_with_the_same_content_is_the_same_task(finished):
     task = shell.submit("t", spec=b"do it")
     if finished:
         shell.report(task, "42")
-    reader = shell.reader(Interest.OUTCOME)
+    reader = shell.reader(Interest.ANSWER)
     sends = shell.step(ev.Submitted(shell.task("t", spec=b"DO IT"), reader))
     accepted = only(sends, Accepted)
     assert (accepted.task, accepted.deduplicated) == (task, True)
@@ -124,13 +123,23 @@ def test_a_taken_row_undoes_the_acceptance():
     shell, one = one_agent()
     taken, waiting = shell.submit("t", volatile=False), shell.submit()
     assert waiting.state is TaskState.PENDING
-    sends = shell.step(ev.RowTaken(taken))
-    assert only(sends, Forget).task is taken
+    shell.step(ev.RowTaken(taken))
+    assert shell.pool.find(*taken.key) is None
     assert (one.inflight, waiting.instance) == (1, one)
     again = shell.submit("t")
     shell.step(ev.RowTaken(taken))
     assert shell.pool.tasks[again.key] is again
     assert shell.advance(100) == []
+
+
+def test_who_waits_for_a_task_whose_row_is_taken_is_told():
+    """The shell answers them from the journal: their wait is for another task (DLV-3)."""
+    shell, _ = one_agent()
+    taken, first, second = shell.task("t"), shell.reader(Interest.OUTCOME), shell.reader(Interest.OUTCOME)
+    shell.step(ev.Submitted(taken, first))
+    shell.step(ev.Submitted(shell.task("t"), second))
+    sends = shell.step(ev.RowTaken(taken))
+    assert [(send.reply, send.task) for send in of(sends, Accepted)] == [(first, taken), (second, taken)]
 
 
 def test_volatile_tasks_write_nothing():

@@ -197,11 +197,11 @@ def test_a_changed_profile_is_seen_at_once():
     one = instance_of("one")
     router = router_of(one)
     assert pick(router, Requirement(required_tags=("gpu",))) is None
-    router.remove(one)
-    one.profile = profile(tags=("gpu",))
-    router.add(one)
-    router.place(one)
+    router.reprofile(one, profile(tags=("gpu",)))
     assert pick(router, Requirement(required_tags=("gpu",))) == "one"
+    router.reprofile(one, profile(agent_id="other"))
+    assert pick(router, Requirement(required_tags=("gpu",))) is None
+    assert pick(router, Requirement(agent_id="other")) == "one"
 
 
 @given(st.integers(1, 2**90), st.integers(0, 2**64 - 1))

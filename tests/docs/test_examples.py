@@ -7,6 +7,8 @@ A comment in front of a block says what it is:
     <!-- example: output -->              what the program before printed
     <!-- example: shell -->               commands that end well
     <!-- example: fragment -->            Python that is no program by itself; it must compile
+    <!-- example: file NAME -->           a file of rules: skills.yaml, routes.yaml; the server of the page has it, and
+                                          `$RULES` is its folder
 
 A Python block without a comment is an error: nobody would notice when it breaks.
 """
@@ -27,7 +29,11 @@ import pytest
 from reach.testing.server import LocalServer
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/quickstart.md"]
+PAGES = ["README.md", "docs/quickstart.md", "docs/routing.md"]
+RULES = {
+    "skills.yaml": "AGENT_REACH_ROUTER_VOCABULARY_FILE",
+    "routes.yaml": "AGENT_REACH_ROUTER_ROUTES_FILE",
+}
 _BLOCK = re.compile(
     r"^(?:<!-- example: (?P<kind>[^\n]*?) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -49,12 +55,18 @@ def blocks_of(page: str) -> list[Block]:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalServer]:
-    """A server of its own for each page."""
+def server(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalServer]:
+    """A server of its own for each page, with the rules of the page."""
     for name in list(os.environ):
         if name.startswith("AGENT_REACH_"):
             monkeypatch.delenv(name)
-    with LocalServer() as made:
+    files = {}
+    for block in blocks_of(page):
+        if block.kind.startswith("file "):
+            name = block.kind.removeprefix("file ")
+            files[RULES[name]] = str(tmp_path / name)
+            (tmp_path / name).write_text(block.body)
+    with LocalServer(environment=files) as made:
         yield made
 
 
@@ -63,7 +75,7 @@ class Page:
 
     def __init__(self, server: LocalServer, folder: Path) -> None:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self.environment = {**os.environ, "AGENT_REACH_ADDR": server.address, "PATH": path}
+        self.environment = {**os.environ, "AGENT_REACH_ADDR": server.address, "PATH": path, "RULES": str(folder)}
         self.folder = folder
         self.agents: list[subprocess.Popen[bytes]] = []
         self.printed = ""
@@ -84,7 +96,7 @@ class Page:
             self.ended(["bash", "-euo", "pipefail", "-c", block.body])
         elif kind == "fragment":
             compile(block.body, "fragment", "exec")
-        else:
+        elif kind != "file":
             assert not kind, f"unknown kind of example: {kind}"
             assert block.language != "python", f"say what this example is:\n{block.body}"
 

@@ -381,7 +381,7 @@ async def test_who_unsubscribes_in_the_same_breath_hears_nothing_and_leaves_noth
         submits=[{"reference": 1, "task": spec, "interest": "INTEREST_OUTCOME"}], unsubscribes=[{"task_id": task_id}]
     )
     offer = await agent.next("offers")
-    task = node.host.locations["default", task_id].tasks["default", task_id]
+    task = node.host.tasks["default", task_id]
     assert task.waiters == []
     await agent.finish(offer, "x")
     assert caller.events_of(task_id) == []

@@ -49,7 +49,7 @@ def server_tasks() -> list[str]:
 async def test_a1_subscribers_that_leave_after_one_event_leave_nothing_behind(stubs, node):
     task_id = unique("a1")
     await stubs.dispatch.Dispatch(pb.DispatchRequest(task={"task_id": task_id, "selector": {"agent_id": "nobody"}}))
-    log = node.host.locations["default", task_id].tasks["default", task_id]
+    log = node.host.tasks["default", task_id]
 
     async def one() -> None:
         call = stubs.result.StreamResult(pb.StreamResultRequest(task_id=task_id))

@@ -132,8 +132,7 @@ async def test_long_after_its_end_nothing_of_a_task_is_granted_or_extended(stubs
     offer = await offered(agent, caller)
     await agent.finish(offer, "done")
     pool = next(pool for pool in node.host.pools() if agent.instance_id in pool.instances)
-    task = pool.tasks.pop(("default", offer.task.task_id))
-    del node.host.locations[task.key]
+    del pool.tasks["default", offer.task.task_id]
     key, reporter = key_of(offer), who(agent)
     result = {"key": key, "output": {"text": "done"}}
     await stubs.result.ReportResult(pb.ReportResultRequest(reporter=reporter, result=result))

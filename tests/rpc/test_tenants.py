@@ -99,8 +99,7 @@ async def theirs(node, stubs, acme):
         offers[name] = await agent.next("offers")
         if name != "running":
             await agent.finish(offers[name], "acme's answer")
-    pool = node.host.locations["acme", ids["stored"]]
-    del pool.tasks["acme", ids["stored"]], node.host.locations["acme", ids["stored"]]
+    del node.host.tasks["acme", ids["stored"]]
     yield {**ids, "agent": agent, "offers": offers}
     await agent.close()
 

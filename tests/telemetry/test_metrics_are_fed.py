@@ -72,9 +72,7 @@ async def test_OBS_2_each_counter_is_fed_by_what_happens(tmp_path: Path) -> None
         assert _total(node, "agentreach_rpc_total", method="DispatchService/GetTask", code="NOT_FOUND") == 1
 
         # A reader that comes when the events are no longer in memory is told of a gap.
-        key = ("default", results[2].task_id)
-        pool = node.host.locations.pop(key)
-        del pool.tasks[key]
+        del node.host.tasks["default", results[2].task_id]
         stub = result_pb2_grpc.ResultServiceStub(channel)
         frames = [one async for one in stub.StreamResult(result_pb2.StreamResultRequest(task_id=results[2].task_id))]
         assert [event.WhichOneof("kind") for frame in frames for event in frame.events] == ["gap", "complete"]

@@ -53,7 +53,7 @@ async def test_OBS_1_one_connected_trace(tmp_path: Path, through: str) -> None:
                 request.task.trace.traceparent = traceparent
             call = dispatch_pb2_grpc.DispatchServiceStub(channel).Dispatch(request, metadata=metadata)
             answer = await call
-            assert answer.result.output.text == "hello"
+            assert answer.result.output.text == "hello", answer
             trailing = dict(await call.trailing_metadata() or ())
         await node.stop()
         spans = {span.name: span for span in collector.spans if span.trace_id.hex() == CALLER_TRACE}

@@ -192,7 +192,10 @@ class Capability(_message.Message):
     version: _builtins.str
     """Its version."""
     parameter_schema: _builtins.str
-    """JSON Schema of the parameters, as JSON text; empty: anything."""
+    """JSON Schema of the parameters, as JSON text, at most 64 KiB; empty: anything. Checked when the agent registers:
+    references only within it, patterns without look-around and back-references. A task for this capability is refused
+    if its payload does not fit: JSON of a JSON media type, or of none; any other text is a string to the schema.
+    """
     success_rate: _builtins.float
     """Usual rate of success as declared, 0 … 1."""
     concurrency: _builtins.int
@@ -223,7 +226,7 @@ class Capability(_message.Message):
 
     @_builtins.property
     def examples(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Example requests, for content match."""
+        """Example requests, for content match; at most 64."""
 
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

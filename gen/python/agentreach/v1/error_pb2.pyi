@@ -85,7 +85,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_SESSION_NOT_FOUND: _ErrorReason.ValueType  # 8
     """No such session, or not yours. NOT_FOUND."""
     ERROR_REASON_NO_MATCHING_AGENT: _ErrorReason.ValueType  # 9
-    """Nothing registered matches the selector, and the server is strict. NOT_FOUND."""
+    """Nothing registered matches the selector otherwise (type, agent, instance, method, media type, language), and the
+    server is strict. NOT_FOUND.
+    """
     ERROR_REASON_UNKNOWN_SKILL: _ErrorReason.ValueType  # 10
     """The skill is not in the vocabulary, and the server is strict. INVALID_ARGUMENT."""
     ERROR_REASON_QUEUE_FULL: _ErrorReason.ValueType  # 11
@@ -154,6 +156,16 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The agent refused the task by its own policy. The task is REJECTED."""
     ERROR_REASON_AGENT_CRASHED: _ErrorReason.ValueType  # 43
     """The agent worked, but its runtime raised something it did not expect. INTERNAL."""
+    ERROR_REASON_NO_ROUTE: _ErrorReason.ValueType  # 50
+    """No route has the intent or a prefix of it. NOT_FOUND."""
+    ERROR_REASON_NO_CAPABLE_AGENT: _ErrorReason.ValueType  # 51
+    """No agent has the capability, and the server is strict. NOT_FOUND."""
+    ERROR_REASON_NO_TAGGED_AGENT: _ErrorReason.ValueType  # 52
+    """Agents could do it, but none carries the required tags, and the server is strict. NOT_FOUND."""
+    ERROR_REASON_NO_TEXT_MATCH: _ErrorReason.ValueType  # 53
+    """No capability fits the text well enough. NOT_FOUND."""
+    ERROR_REASON_SCHEMA_MISMATCH: _ErrorReason.ValueType  # 54
+    """The payload does not fit the schema of the capability's parameters; the message names the place. INVALID_ARGUMENT."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why something was refused or failed. gRPC statuses carry the name without its prefix in
@@ -179,7 +191,9 @@ ERROR_REASON_AGENT_NOT_FOUND: ErrorReason.ValueType  # 7
 ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 8
 """No such session, or not yours. NOT_FOUND."""
 ERROR_REASON_NO_MATCHING_AGENT: ErrorReason.ValueType  # 9
-"""Nothing registered matches the selector, and the server is strict. NOT_FOUND."""
+"""Nothing registered matches the selector otherwise (type, agent, instance, method, media type, language), and the
+server is strict. NOT_FOUND.
+"""
 ERROR_REASON_UNKNOWN_SKILL: ErrorReason.ValueType  # 10
 """The skill is not in the vocabulary, and the server is strict. INVALID_ARGUMENT."""
 ERROR_REASON_QUEUE_FULL: ErrorReason.ValueType  # 11
@@ -248,6 +262,16 @@ ERROR_REASON_AGENT_REJECTED: ErrorReason.ValueType  # 42
 """The agent refused the task by its own policy. The task is REJECTED."""
 ERROR_REASON_AGENT_CRASHED: ErrorReason.ValueType  # 43
 """The agent worked, but its runtime raised something it did not expect. INTERNAL."""
+ERROR_REASON_NO_ROUTE: ErrorReason.ValueType  # 50
+"""No route has the intent or a prefix of it. NOT_FOUND."""
+ERROR_REASON_NO_CAPABLE_AGENT: ErrorReason.ValueType  # 51
+"""No agent has the capability, and the server is strict. NOT_FOUND."""
+ERROR_REASON_NO_TAGGED_AGENT: ErrorReason.ValueType  # 52
+"""Agents could do it, but none carries the required tags, and the server is strict. NOT_FOUND."""
+ERROR_REASON_NO_TEXT_MATCH: ErrorReason.ValueType  # 53
+"""No capability fits the text well enough. NOT_FOUND."""
+ERROR_REASON_SCHEMA_MISMATCH: ErrorReason.ValueType  # 54
+"""The payload does not fit the schema of the capability's parameters; the message names the place. INVALID_ARGUMENT."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

@@ -203,9 +203,9 @@ class Selector(_message.Message):
     capability_version: _builtins.str
     """The capability's version; empty means any."""
     intent: _builtins.str
-    """A dotted intent, resolved by the route file."""
+    """A dotted intent such as `customer_service.refund`, resolved by the route file: the longest prefix wins."""
     text: _builtins.str
-    """Free text, matched against descriptions."""
+    """Free text, matched with the descriptions of capabilities; at most 16 KiB."""
     region: _builtins.str
     """The region to prefer."""
     instance_id: _builtins.str

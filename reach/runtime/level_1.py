@@ -1,0 +1,207 @@
+"""Level 1: from a task to the pool that takes it (RTE-15), by the directory's rules and the rooms of the pools.
+
+A request whose selector was seen before, and that one pool can take, costs one look-up. Where several pools could, each
+is asked for its room just then; what was sent in this turn of the loop, and is not counted by the pool yet, is counted
+here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reach.core.directory import UNRESOLVED, Directory
+from reach.core.documents import schema_key
+from reach.core.intents import Route
+from reach.core.model import PoolKey, Task
+from reach.core.resolving import Resolved, Selector
+from reach.core.retry import RetryPolicy
+from reach.core.spread import Room, ranked
+from reach.errors import InvalidRequest, ReachError, Reason, error_of
+
+if TYPE_CHECKING:
+    from reach.core.pool import Pool
+    from reach.runtime.host import Host
+
+BY_TEXT = "content"
+"""The policy of tasks that are addressed by text, where nobody names another."""
+LOOK_MS = 10
+"""How old the room of a pool may be that has not read its mail."""
+VIEWS = 1_000
+"""Selectors with several pools whose rooms are remembered."""
+NO_MATCH = "no_match"
+"""What a pending reason begins with, where nobody could take the task."""
+
+
+class LevelOne:
+    """See the module."""
+
+    def __init__(self, host: Host, directory: Directory, seed: int) -> None:
+        self._host = host
+        self._directory = directory
+        self._seed = seed
+        self._sent: dict[PoolKey, tuple[Any, int]] = {}
+        """Slots that were sent to a pool with mail that it has not read: the mail, and how many."""
+        self._views: dict[Selector, _View] = {}
+        self.default_retry: RetryPolicy | None = None
+        """What a task has that names no policy, so that a route may."""
+
+    def place(self, task: Task, selector: Selector, *, send: bool = True) -> PoolKey:
+        """The pool that takes a task; the task gets what its route says.
+
+        Args:
+            task: The task.
+            selector: What it asks for.
+            send: It will be sent there; not so if somebody only wants to know.
+
+        Raises:
+            ReachError: nobody may take it, or could ever: the reason says what is missing.
+        """
+        resolved = self._directory.resolve(task.tenant, selector)
+        if resolved.refusal is not None:
+            raise _error(resolved)
+        task.requirement = resolved.requirement
+        if resolved.route is not None:
+            self._follow(resolved.route, task, selector)
+        if resolved.match is not None:
+            task.policy = task.policy or BY_TEXT
+        pools = resolved.pools
+        if resolved.schemas:
+            pools = self._fitting(task, selector, resolved)
+        if not pools:
+            task.pending_reason = f"{NO_MATCH}: {resolved.waits_for}"
+            return PoolKey(task.tenant, selector.agent_type or UNRESOLVED)
+        key = pools[0] if len(pools) == 1 else self._choose(task, selector, pools, send)
+        if key.tenant != task.tenant:
+            task.requirement = task.requirement._replace(tenant=task.tenant)
+        return key
+
+    def restore(self, task: Task, selector: Selector, pool: PoolKey) -> PoolKey:
+        """As `place`, for a task that was accepted before: nothing is refused, and it stays where it was if it was
+        anywhere. What the rules of today do not understand waits for rules that do."""
+        homeless = pool.agent_type == UNRESOLVED
+        try:
+            placed = self.place(task, selector)
+        except ReachError as error:
+            task.requirement = selector.requirement
+            if selector.intent or selector.text:
+                task.requirement = selector.requirement._replace(instance_id=UNRESOLVED)
+            task.pending_reason = f"{NO_MATCH}: {error.message}"
+            return pool
+        if not homeless and pool.tenant != task.tenant and not task.requirement.tenant:
+            task.requirement = task.requirement._replace(tenant=task.tenant)
+        return placed if homeless else pool
+
+    def _follow(self, route: Route, task: Task, selector: Selector) -> None:
+        """What a route says, where the request does not."""
+        if route.session_required and not task.session:
+            message = f"task.session: intent {selector.intent!r} needs a session"
+            raise InvalidRequest(message, Reason.INVALID_FIELD, field="task.session", intent=selector.intent)
+        task.policy = task.policy or route.policy
+        if task.start_to_close_ms is None:
+            task.start_to_close_ms = route.timeout_ms
+        if route.retry is not None and task.retry is self.default_retry:
+            task.retry = route.retry
+        task.session_ttl_ms = route.session_ttl_ms
+
+    def _fitting(self, task: Task, selector: Selector, resolved: Resolved) -> tuple[PoolKey, ...]:
+        """The pools with a schema that the parameters fit; instances with another one are no candidates (RTE-1)."""
+        faults = self._host.codec.mismatches(task.spec, resolved.schemas)
+        if not faults:
+            return resolved.pools
+        capability = resolved.requirement.capability
+        fitting = tuple((schema_key(capability, one), 100) for one, _ in resolved.schemas if one not in faults)
+        pools: tuple[PoolKey, ...] = ()
+        if fitting:
+            if not resolved.requirement.documents:
+                task.requirement = resolved.requirement._replace(documents=fitting)
+            pools = self._directory.with_schemas(task.tenant, resolved, selector, task.requirement)
+        if not pools and resolved.pools:
+            path, words = next(iter(faults.values()))
+            message = (
+                f"the parameters do not fit the schema of capability {capability!r}: at {path or 'the top'}: {words}"
+            )
+            raise InvalidRequest(message, Reason.SCHEMA_MISMATCH, path=path, capability=capability)
+        return pools
+
+    def _choose(self, task: Task, selector: Selector, pools: tuple[PoolKey, ...], send: bool) -> PoolKey:
+        """Of several pools the one that has the session, else the one with the best room; a full one spills over."""
+        view = self._views.get(selector)
+        if view is None or view.keys != pools or view.requirement != task.requirement:
+            view = _View(pools, [self._host.pool(key) for key in pools], task)
+            if selector.kept:
+                if len(self._views) >= VIEWS:
+                    self._views.clear()
+                self._views[selector] = view
+        if task.session and (kept := self._pinned(task, view.pools)) is not None:
+            return kept
+        now = self._host.clock.now_ms()
+        rooms = [self._room(view, at, now) for at in range(len(pools))]
+        if now - view.looked_ms > LOOK_MS:
+            view.looked_ms = now
+        self._seed += 1
+        known = view.pools
+        first = -1
+        for at in ranked(rooms, self._seed):
+            if rooms[at].slots > 0 or known[at].queue.has_room(task.size):
+                first = at
+                break
+            first = at if first < 0 else first
+        if send:
+            unread = self._unread(known[first])
+            mail, sent = self._sent.get(pools[first], (None, 0))
+            self._sent[pools[first]] = (unread, sent + task.cost if mail is unread else task.cost)
+        return pools[first]
+
+    def _pinned(self, task: Task, pools: list[Pool]) -> PoolKey | None:
+        """The pool that has the session of a task, with an instance that takes work."""
+        name, now = (task.tenant, task.session), self._host.clock.now_ms()
+        for pool in pools:
+            pin = pool.pins.get(name, now)
+            instance = pool.instances.get(pin.instance_id) if pin is not None else None
+            if instance is not None and not instance.blocked_by:
+                return pool.key
+        return None
+
+    def _room(self, view: _View, at: int, now_ms: int) -> Room:
+        """The room of a pool. Until it has read its mail nothing about it changes but by a timer, so that one look is
+        enough for all that comes in one turn of the loop."""
+        pool = view.pools[at]
+        unread = self._unread(pool)
+        if view.mails[at] is not unread or now_ms - view.looked_ms > LOOK_MS:
+            slots, priority, best, capacity = pool.router.room(view.needs[at])
+            region = view.requirement.region
+            near = not region or self._directory.in_region(pool.key, region)
+            view.mails[at] = unread
+            view.rooms[at] = Room(slots, priority, best, len(pool.queue), capacity, near)
+        room = view.rooms[at]
+        mail, sent = self._sent.get(pool.key, (None, 0))
+        if mail is unread:
+            return Room(room.slots - sent, room.priority, room.best, room.queued + sent, room.capacity, room.near)
+        return room
+
+    def _unread(self, pool: Pool) -> Any:
+        """The mail that the shard of a pool has not read; another object as soon as it has."""
+        return self._host.shards[pool.shard].mail
+
+
+class _View:
+    """What one selector sees of the pools that it could go to."""
+
+    __slots__ = ("keys", "looked_ms", "mails", "needs", "pools", "requirement", "rooms")
+
+    def __init__(self, keys: tuple[PoolKey, ...], pools: list[Pool], task: Task) -> None:
+        self.keys = keys
+        self.pools = pools
+        self.requirement = requirement = task.requirement
+        foreign = requirement._replace(tenant=task.tenant)
+        self.needs = [requirement if key.tenant == task.tenant else foreign for key in keys]
+        self.looked_ms = 0
+        self.mails: list[Any] = [None] * len(keys)
+        """The mail of each that was unread when we looked."""
+        self.rooms: list[Room] = [Room(0)] * len(keys)
+
+
+def _error(resolved: Resolved) -> ReachError:
+    fault = resolved.refusal
+    assert fault is not None
+    return error_of(fault.error_class, fault.reason, fault.message, metadata=fault.metadata)

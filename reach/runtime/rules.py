@@ -1,0 +1,83 @@
+"""What becomes of waiting tasks when somebody registers, or when vocabulary and routes change (REG-5, RTE-6)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from reach.core.directory import UNRESOLVED
+from reach.core.events import Arrived, Refuted, Respecified, Reworded
+from reach.core.intents import Routes
+from reach.core.model import Fault, PoolKey, Task
+from reach.core.pool import Pool
+from reach.core.resolving import Selector
+from reach.core.vocabulary import Vocabulary
+from reach.errors import ReachError
+
+if TYPE_CHECKING:
+    from reach.runtime.host import Host
+
+READ_AT_ONCE = 500
+"""Waiting tasks that are read anew in one turn of the loop, when the rules have changed."""
+
+
+def resolve_waiting(host: Host, tenant: str) -> None:
+    """Moves tasks that wait for an agent to the pools of those that have come. Tasks with equal requirements wait for
+    the same, so one of each kind tells whether there is anything to do."""
+    pool = host.pool_if_any(PoolKey(tenant, UNRESOLVED))
+    if pool is None or not pool.queue:
+        return
+    selector_of = host.codec.selector_of
+    answered = {
+        head.requirement for head in pool.queue.heads() if host.directory.resolve(tenant, selector_of(head.spec)).pools
+    }
+    for task in list(pool.queue) if answered else ():
+        if task.requirement in answered:
+            _resolve(host, pool, task, selector_of(task.spec))
+
+
+def _resolve(host: Host, pool: Pool, task: Task, selector: Selector) -> None:
+    """A task that waits for an agent: to the pool of one, if there is one now."""
+    before = task.requirement
+    try:
+        key = host.level_1.place(task, selector)
+    except ReachError as error:
+        task.requirement = before  # by which the queue knows it
+        fault = Fault(error.error_class, error.reason, error.message, dict(error.metadata) or None)
+        host.post(pool, Refuted(task, fault))
+        return
+    after, task.requirement = task.requirement, before
+    if key != pool.key:
+        target = host.pool(key)
+        pool.hand_over(task, target)
+        task.requirement, task.pending_reason = after, ""
+        host.post(target, Arrived(task))
+    elif after != before:
+        host.post(pool, Respecified(task, after))
+
+
+async def reform(host: Host, vocabulary: Vocabulary, routes: Routes) -> None:
+    """Takes new rules: what is registered reads anew at once, what waits a little at a time."""
+    for key, instance_id, profile in host.directory.reform(vocabulary, routes):
+        pool = host.pool_if_any(key)
+        instance = pool.instances.get(instance_id) if pool is not None else None
+        if pool is not None and instance is not None:
+            host.post(pool, Reworded(instance, profile))
+    for pool in host.pools():
+        for count, task in enumerate(list(pool.queue)):
+            if count % READ_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if task in pool.queue:
+                _reform(host, pool, task)
+
+
+def _reform(host: Host, pool: Pool, task: Task) -> None:
+    selector = host.codec.selector_of(task.spec)
+    if pool.key.agent_type == UNRESOLVED:
+        _resolve(host, pool, task, selector)
+        return
+    before = task.requirement
+    host.level_1.restore(task, selector, pool.key)
+    after, task.requirement = task.requirement, before
+    if after != before:
+        host.post(pool, Respecified(task, after))
