@@ -95,6 +95,6 @@ async def test_many_tiny_items_count_more_than_their_bytes() -> None:
     assert batcher.overrun
 
 
-async def _all(batcher: Batcher):  # type: ignore[no-untyped-def]
+async def _all(batcher: Batcher):
     while (frame := await _taken(batcher)) is not None:
         yield frame
