@@ -85,14 +85,11 @@ class Router(Choosing):
         else:
             free = eligible & self._masks[_FREE]
             dropped += self._not_free(eligible)
-        if self.slow_start.cold & free:
-            warm = free ^ (free & self.slow_start.stand_back(mix(seed, STEPS)))
-            free = warm or free
         by_match = policy.match_at_least and requirement.documents
         if self.canary.trials or (new_session and self.sessions_full) or by_match:
             eligible, then, dropped = self.narrow(eligible, dropped, new_session, seed, policy, requirement, version)
-            free = free & eligible or eligible & self._masks[_FREE]
-        for mask in (free, then & self._masks[_FREE]) if then else (free,):
+            free = eligible & self._masks[_FREE]
+        for mask in self._in_order(free, then, seed) if then or self.slow_start.cold else (free,):
             if mask:
                 chosen, looked, cause = self.choose(policy, requirement, mask, cost, seed, propose)
                 if chosen is not None:
@@ -103,6 +100,12 @@ class Router(Choosing):
             return self.verdict(chosen, "overcommit", seed, policy, static, looked, dropped)
         cause = "no_match" if not static.mask else dropped[-1][0] if dropped and not eligible | then else "capacity"
         return self.verdict(None, cause, seed, policy, static, [], dropped)
+
+    def _in_order(self, free: int, then: int, seed: int) -> tuple[int, ...]:
+        """Those with a free slot, in the order in which they are asked: who starts slowly stands back, but only for
+        others (HLT-10); the second choice comes last."""
+        cold = free & self.slow_start.stand_back(mix(seed, STEPS)) if self.slow_start.cold & free else 0
+        return (free ^ cold, free if cold else 0, then & self._masks[_FREE])
 
     def undisturbed(self, decide: Callable[[], Verdict]) -> Verdict:
         """A decision that leaves no trace: whose turn it is stays as it was."""
