@@ -198,7 +198,8 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         decision.registry_revision = self._services.host.directory.revision
         decision.cause = "pin" if verdict.cause == "pin" else "new"
         if verdict.chosen is None:
-            fill_error(answer.refusal, _would_wait(verdict.cause, bool(seen.rows), seen.pinned))
+            lack = self._reach.lack(task.tenant, selector)
+            fill_error(answer.refusal, lack or _would_wait(verdict.cause, bool(seen.rows), seen.pinned))
         task.instance = verdict.chosen
         answer.start_to_close.CopyFrom(duration(pool.deadlines.start_to_close_ms(task)))
         answer.retry_delays.extend(duration(delay) for delay in pool.delivery.policy_of(task).delays_ms)
