@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from agentreach.v1 import attach_pb2, attach_pb2_grpc, attempt_pb2
@@ -191,8 +191,8 @@ class AttachStream:
             (frame.effects, self._effect),
             (frame.goodbyes, self._goodbye),
         ):
-            for item in items:
-                self._item(act, item)
+            if items:
+                self._items(items, act)
 
     def _hello(self, hello: attach_pb2.Hello) -> None:
         number, tenant = hello.link, self._principal.tenant
@@ -217,26 +217,30 @@ class AttachStream:
         except ReachError as error:
             self._refuse(number, None, fault_of(error), closed=known is None)
 
-    def _item(self, act: Callable[[AttachLink, Any, Any], None], item: Any) -> None:
-        link = self.links.get(item.link)
+    def _items(self, items: Iterable[Any], act: Callable[[AttachLink, Any, Any], None]) -> None:
+        links = self.links
+        for item in items:
+            link = links.get(item.link)
+            if link is None or link.instance is None:
+                self._too_early(link, act, item)
+                continue
+            try:
+                act(link, link.instance, item)
+            except ReachError as error:
+                self._refuse(link.number, item, fault_of(error))
+
+    def _too_early(self, link: AttachLink | None, act: Callable[[AttachLink, Any, Any], None], item: Any) -> None:
+        """There is no hello, or it is not committed yet."""
         if link is None:
             error = InvalidRequest(f"there is no link {item.link}: say hello first", Reason.UNEXPECTED_FRAME)
             self._refuse(item.link, item, fault_of(error))
-        elif link.instance is not None:
-            self._act(link, act, item)
         else:
             size = item.ByteSize()
             if len(link.early) >= EARLY or link.early_bytes + size > EARLY_BYTES:
                 self._refuse(link.number, item, fault_of(self.services.too_many(EARLY)))
                 return
             link.early_bytes += size
-            link.early.append(lambda: self._act(link, act, item))
-
-    def _act(self, link: AttachLink, act: Callable[[AttachLink, Any, Any], None], item: Any) -> None:
-        try:
-            act(link, link.instance, item)
-        except ReachError as error:
-            self._refuse(link.number, item, fault_of(error))
+            link.early.append(lambda: self._items((item,), act))
 
     def _refuse(self, number: int, item: Any, fault: Fault, *, closed: bool = False) -> None:
         """Answers an item that has no meaning. Its key comes back, unless that is what is wrong with it."""

@@ -1,6 +1,7 @@
 """Group commit: one per node, over all its shards. **Journal, then send.**
 
-Whatever gathered while the last commit ran is the next batch; there is no delay. The sends of a turn leave when its
+Whatever gathered while the last commit ran is the next batch, with what this turn of the loop still brings; there is
+no other delay. The sends of a turn leave when its
 rows are durable; a turn without rows waits for the commit that was open when it was made, so that nobody is told what
 a crash could still undo. A batch that finds no space or no store is held and tried again; intake is stopped meanwhile.
 """
@@ -50,6 +51,7 @@ class Committer:
         self._writes = Writes()
         self._turns: list[Turn] = []
         self._open: list[Turn] | None = None
+        self._beginning = False
         self._open_writes: Writes | None = None
         self._began = 0.0
         self._logged_at = 0.0
@@ -67,7 +69,7 @@ class Committer:
             self._writes.merge(turn.writes)
             self._turns.append(turn)
             if self._open is None:
-                self._begin()
+                self._begin_soon()
         elif not turn.sends:
             return
         elif self._turns:
@@ -77,7 +79,17 @@ class Committer:
         else:
             self._perform(turn, [])
 
+    def _begin_soon(self) -> None:
+        """What else this turn of the loop brings comes along, and what it has to send leaves first: the writer thread
+        would only wait until the loop lets it run."""
+        if not self._beginning:
+            self._beginning = True
+            self._loop.call_soon(self._begin)
+
     def _begin(self) -> None:
+        self._beginning = False
+        if self._open is not None or not self._turns:
+            return
         self._open, self._turns = self._turns, []
         self._open_writes, self._writes = self._writes, Writes()
         self._began = self._loop.time()
@@ -121,11 +133,11 @@ class Committer:
         if self._open_writes is not None:
             self._on_committed(self._open_writes.count(), (self._loop.time() - self._began) * 1_000)
         turns, self._open, self._open_writes = self._open or [], None, None
-        if self._turns and self._writes:
-            self._begin()
+        if self._turns:
+            self._begin_soon()
         for turn in turns:
             self._perform(turn, taken)
-        if self._open is None:
+        if not self._turns:
             for waiting in self._idle:
                 if not waiting.done():
                     waiting.set_result(None)
@@ -150,7 +162,7 @@ class Committer:
 
     async def drain(self) -> None:
         """Waits until nothing is open."""
-        if self._open is not None:
+        if self._open is not None or self._turns:
             waiting = self._loop.create_future()
             self._idle.append(waiting)
             await waiting

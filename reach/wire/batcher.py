@@ -17,8 +17,8 @@ QUEUE_BYTES = 64 << 20
 """A peer that leaves more than this unread is cut off."""
 
 FIRST_ITEMS = 32
-"""When so many items have gathered and no frame waits yet, they are a frame: the peer can begin with them while we go
-on. What gathers behind it is one large frame again, for each frame wakes the peer."""
+"""When so many items that somebody waits for have gathered and no frame waits yet, they are a frame: the peer can begin
+with them while we go on. What gathers behind it is one large frame again, for each frame wakes the peer."""
 LATER_SECONDS = 0.01
 """How long an item may wait for company that nobody waits for."""
 
@@ -30,13 +30,17 @@ class Batcher:
         limit: Bytes of a frame.
     """
 
-    __slots__ = ("_due", "_full", "_items", "_limit", "_queued", "_size", "_timer", "_wake", "closed", "overrun")
+    __slots__ = (
+        "_awaited", "_due", "_full", "_items", "_limit", "_queued", "_size", "_timer", "_wake", "closed", "overrun",
+    )  # fmt: skip
 
     def __init__(self, limit: int = FRAME_BYTES) -> None:
         self._limit = limit
         self._full: deque[list[bytes]] = deque()
         self._items: list[bytes] = []
         self._size = 0
+        self._awaited = 0
+        """How many of the items somebody waits for."""
         self._queued = 0
         self._wake = asyncio.Event()
         self._due = False
@@ -49,7 +53,10 @@ class Batcher:
 
     def put(self, item: bytes) -> None:
         """Says something. What is said to a closed batcher is dropped."""
+        if self._awaited >= FIRST_ITEMS and not self._full:
+            self._begin_frame()
         self._place(item)
+        self._awaited += 1
         if not self._due:
             self._due = True
             self._wake.set()
@@ -79,18 +86,21 @@ class Batcher:
     def _place(self, item: bytes) -> None:
         if self.closed:
             return
-        items, size = self._items, len(item)
-        if (self._size + size > self._limit and items) or (len(items) >= FIRST_ITEMS and not self._full):
-            self._full.append(items)
-            self._items = items = []
-            self._size = 0
-            self._wake.set()
-        items.append(item)
+        size = len(item)
+        if self._size + size > self._limit and self._items:
+            self._begin_frame()
+        self._items.append(item)
         self._size += size
         self._queued += size + ITEM_OVERHEAD
         if self._queued > QUEUE_BYTES:
             self.overrun = self.closed = True
             self._wake.set()
+
+    def _begin_frame(self) -> None:
+        self._full.append(self._items)
+        self._items = []
+        self._size = self._awaited = 0
+        self._wake.set()
 
     async def take(self) -> bytes | None:
         """The next frame, once there is something to say; None when the batcher is closed and empty."""
@@ -104,7 +114,7 @@ class Batcher:
             items = self._full.popleft()
         else:
             items, self._items = self._items, []
-            self._size = 0
+            self._size = self._awaited = 0
             self._due = False
         frame = b"".join(items)
         self._queued -= len(frame) + ITEM_OVERHEAD * len(items)

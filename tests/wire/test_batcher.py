@@ -29,6 +29,16 @@ async def test_the_first_items_of_many_leave_early_and_the_rest_is_one_frame() -
     assert await _taken(batcher) == b"".join(items[FIRST_ITEMS:])
 
 
+async def test_what_nobody_waits_for_is_no_frame_of_its_own_however_much_it_is() -> None:
+    """The acknowledgements of one batch go with the offers of the next: the agent is woken once."""
+    batcher = Batcher()
+    for _ in range(FIRST_ITEMS):
+        batcher.later(b"a")
+    for _ in range(FIRST_ITEMS):
+        batcher.put(b"b")
+    assert await _taken(batcher) == b"a" * FIRST_ITEMS + b"b" * FIRST_ITEMS
+
+
 async def test_a_frame_is_bounded_by_bytes_and_a_larger_item_goes_alone() -> None:
     batcher = Batcher()
     items = [bytes([65 + number]) * size for number, size in enumerate((FRAME_BYTES - 5, 6, 2 * FRAME_BYTES, 10))]
@@ -95,6 +105,6 @@ async def test_many_tiny_items_count_more_than_their_bytes() -> None:
     assert batcher.overrun
 
 
-async def _all(batcher: Batcher):  # type: ignore[no-untyped-def]
+async def _all(batcher: Batcher):
     while (frame := await _taken(batcher)) is not None:
         yield frame

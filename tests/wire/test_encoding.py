@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentreach.v1 import attach_pb2, attempt_pb2, dispatch_pb2, task_pb2
+from agentreach.v1 import attach_pb2, attempt_pb2, dispatch_pb2, payload_pb2, task_pb2
 from reach.core.model import Fault, Outcome, Requirement, Task, TaskState
 from reach.errors import ErrorClass, Reason
 from reach.wire.answers import duration, fill_complete
@@ -30,7 +30,7 @@ def test_acknowledgements(tenant: str, task_id: str, attempt: int) -> None:
     *[st.one_of(st.none(), milliseconds)] * 3,
 )
 def test_offers(link: int, attempt: int, data: bytes, close: int | None, left: int | None, silence: int | None) -> None:
-    spec = task_pb2.TaskSpec(task_id="t", payload={"data": data}, labels={"a": "b"})
+    spec = task_pb2.TaskSpec(task_id="t", payload=payload_pb2.Payload(data=data), labels={"a": "b"})
     rest = limits_of(close, left, silence)
     frame = attach_pb2.AttachResponse.FromString(offer_item(link, attempt, spec.SerializeToString(), rest))
     offer = attempt_pb2.Offer(link=link, attempt=attempt, fencing_token=attempt, task=spec)
