@@ -8,11 +8,12 @@ before costs one look-up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from reach.core.intents import Routes
 from reach.core.matching import THRESHOLD, Entry, Lexicon, accepted, entry_of, match_of
-from reach.core.model import PoolKey, Profile, Requirement
+from reach.core.model import Fault, PoolKey, Profile, Requirement
 from reach.core.resolving import Resolved, Selector, not_understood, understood
 from reach.core.sifting import ANYBODY, missing, passes
 from reach.core.vocabulary import Vocabulary
@@ -21,6 +22,8 @@ UNRESOLVED = "~"
 """Agent type of the pool in which a tenant's tasks wait until an agent registers that they could go to."""
 KEPT = 10_000
 """Selectors whose outcome is kept."""
+LOOKED_AT = 1_000
+"""Profiles that are looked at to find out what is missing."""
 SCHEMAS = 8
 """Different parameter schemas of one capability that a task is compared with."""
 
@@ -42,8 +45,8 @@ class Directory:
     """See the module."""
 
     __slots__ = (
-        "_cache", "_entries", "_lexicons", "_names", "_pools", "_profiles", "documents_revision", "generic_type",
-        "revision", "routes", "similar_of", "strict", "threshold", "vocabulary",
+        "_cache", "_entries", "_lexicons", "_names", "_pools", "_profiles", "changed", "documents_revision",
+        "generic_type", "revision", "routes", "similar_of", "strict", "threshold", "vocabulary",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -55,6 +58,8 @@ class Directory:
         self._cache: dict[tuple[str, Selector], Resolved] = {}
         self.vocabulary = Vocabulary()
         self.routes = Routes()
+        self.changed: set[tuple[PoolKey, str]] | None = None
+        """Instances that came, went or changed while a successor is being made."""
         self.generic_type = ""
         """The type of agents that take texts which fit no document; empty: they are refused."""
         self.strict = False
@@ -71,7 +76,7 @@ class Directory:
     def configure(self, *, strict: bool, threshold: float = THRESHOLD, generic_type: str = "") -> None:
         """Takes settings; what they mean is at the fields."""
         self.strict, self.threshold, self.generic_type = strict, threshold, generic_type
-        self._changed()
+        self.forget()
 
     # -- what there is ------------------------------------------------------------------------------------------------
 
@@ -80,6 +85,8 @@ class Directory:
         profile = self.vocabulary.applied(profile)
         facts = self._pools.get(pool)
         before = facts.instances.get(instance_id) if facts is not None else None
+        if self.changed is not None:
+            self.changed.add((pool, instance_id))
         if before == profile:
             return before
         if facts is None:
@@ -89,7 +96,7 @@ class Directory:
         profile = self._intern(profile)
         facts.instances[instance_id] = profile
         self._count(pool, facts, instance_id, profile, 1)
-        self._changed()
+        self.forget()
         return profile
 
     def remove(self, pool: PoolKey, instance_id: str) -> None:
@@ -98,35 +105,50 @@ class Directory:
         profile = facts.instances.pop(instance_id, None) if facts is not None else None
         if facts is None or profile is None:
             return
+        if self.changed is not None:
+            self.changed.add((pool, instance_id))
         self._count(pool, facts, instance_id, profile, -1)
         if not facts.instances:
             del self._pools[pool]
-        self._changed()
+        self.forget()
 
-    def reform(self, vocabulary: Vocabulary, routes: Routes) -> list[tuple[PoolKey, str, Profile]]:
-        """Takes new rules. Returns the instances whose profiles read differently now: (pool, instance_id, profile)."""
-        self.routes = routes
-        moved: list[tuple[PoolKey, str, Profile]] = []
-        if vocabulary is not self.vocabulary:
-            known = [(pool, one, profile) for pool, facts in self._pools.items()
-                     for one, profile in facts.instances.items()]  # fmt: skip
-            for pool, instance_id, _ in known:
-                self.remove(pool, instance_id)
-            self.vocabulary = vocabulary
-            self._entries.clear()
-            for pool, instance_id, before in known:
-                profile = self.add(pool, instance_id, before)
-                if profile != before:
-                    moved.append((pool, instance_id, profile))
-        self._changed()
-        return moved
+    def instances(self) -> list[tuple[PoolKey, str, Profile]]:
+        """Everything that is registered: (pool, instance_id, profile)."""
+        return [(pool, one, profile) for pool, facts in self._pools.items() for one, profile in facts.instances.items()]
+
+    def profile_of(self, pool: PoolKey, instance_id: str) -> Profile | None:
+        """The profile of an instance, if it is registered."""
+        facts = self._pools.get(pool)
+        return facts.instances.get(instance_id) if facts is not None else None
+
+    def successor(self, vocabulary: Vocabulary, routes: Routes) -> Directory:
+        """An empty directory with other rules. What changes here from now on is in `changed`, until it takes over."""
+        other = Directory()
+        other.vocabulary, other.routes = vocabulary, routes
+        self.changed = set()
+        return other
+
+    def succeed(self, other: Directory) -> None:
+        """Takes over what another directory holds, and its rules; settings stay."""
+        for pool, instance_id in self.changed or ():
+            profile = self.profile_of(pool, instance_id)
+            if profile is None:
+                other.remove(pool, instance_id)
+            else:
+                other.add(pool, instance_id, profile)
+        self.changed = None
+        for name in ("_pools", "_profiles", "_names", "_lexicons", "_entries", "vocabulary", "routes"):
+            setattr(self, name, getattr(other, name))
+        self.documents_revision += 1
+        self.forget()
 
     def _intern(self, profile: Profile) -> Profile:
         kept, count = self._profiles.get(profile, (profile, 0))
         self._profiles[profile] = (kept, count + 1)
         return kept
 
-    def _changed(self) -> None:
+    def forget(self) -> None:
+        """Forgets what selectors came to: something they depend on has changed."""
         self.revision += 1
         self._cache.clear()
 
@@ -213,8 +235,7 @@ class Directory:
         if requirement.capability:
             resolved.schemas = self._schemas(kept, requirement)
         if not kept:
-            visible = self._visible(tenant, selector.instance_id)
-            resolved.missing(missing(tenant, selector, requirement, visible, self.vocabulary), strict=self.strict)
+            resolved.missing(self._missing(tenant, selector, requirement), strict=self.strict)
         return resolved
 
     def _with_text(
@@ -282,13 +303,39 @@ class Directory:
                     found[schema_id] = text
         return tuple(sorted(found.items())) if any(found) else ()
 
-    def _visible(self, tenant: str, instance_id: str) -> list[tuple[PoolKey, Profile]]:
-        """All profiles that a tenant may call; of one instance, if it is named."""
-        if instance_id:
-            pools = self._pools_by(tenant, "instance", instance_id)
-            return [(pool, self._pools[pool].instances[instance_id]) for pool in sorted(pools)]
+    def _missing(self, tenant: str, selector: Selector, requirement: Requirement) -> Fault:
+        """What is missing. What nobody has at all is found by its name; else a look at those that have the rest."""
+        parts = (
+            ("type", selector.agent_type),
+            ("agent", requirement.agent_id),
+            ("instance", selector.instance_id),
+            ("capability", requirement.capability),
+            *(("tag", tag) for tag in requirement.required_tags),
+            ("method", requirement.method if self._names_nobody(selector, requirement) else ""),
+        )
         pools = self._pools_by(tenant, "any", "")
-        return [(pool, profile) for pool in sorted(pools) for profile in self._pools[pool].profiles]
+        absent = ""
+        for kind, name in ((kind, name) for kind, name in parts if name):
+            having = self._pools_by(tenant, kind, name)
+            if not having:
+                absent = kind
+                break
+            pools = pools & having if kind not in ("tag", "method") and pools & having else pools
+        looked_at = LOOKED_AT if absent in ("", "tag") else 0
+        visible = islice(self._rows(pools, selector.instance_id), looked_at)
+        return missing(tenant, selector, requirement, visible, self.vocabulary, absent)
+
+    @staticmethod
+    def _names_nobody(selector: Selector, requirement: Requirement) -> bool:
+        return not (selector.agent_type or selector.instance_id or requirement.agent_id or requirement.capability)
+
+    def _rows(self, pools: set[PoolKey], instance_id: str) -> Iterator[tuple[PoolKey, Profile]]:
+        """The profiles of some pools; of one instance, if it is named."""
+        for pool in sorted(pools):
+            facts = self._pools[pool]
+            named = (facts.instances[instance_id],) if instance_id in facts.instances else facts.profiles
+            for profile in named:
+                yield pool, profile
 
     def with_schemas(self, tenant: str, resolved: Resolved, selector: Selector,
                      requirement: Requirement) -> tuple[PoolKey, ...]:  # fmt: skip

@@ -61,7 +61,28 @@ def _stages(
 
 
 def passes(tenant: str, pool: PoolKey, profile: Profile, requirement: Requirement, vocabulary: Vocabulary) -> bool:
-    """Whether an instance with this profile could ever take a task with this requirement."""
+    """Whether an instance with this profile could ever take a task with this requirement.
+
+    The same as `_stages`, which a test compares, but written for the many that fail early.
+    """
+    r = requirement
+    for tag in r.required_tags:
+        if tag not in profile.tags:
+            return False
+    if r.agent_id and r.agent_id != profile.agent_id:
+        return False
+    if r.method and profile.methods and r.method not in profile.methods:
+        return False
+    if tenant != pool.tenant and tenant not in profile.allowed_tenants and ANYBODY not in profile.allowed_tenants:
+        return False
+    if not r.capability:
+        if not (r.documents or r.accepted_languages or r.accepted_media_types or r.input_media_type):
+            return True
+    elif not any(
+        name == r.capability and (not r.capability_version or version == r.capability_version)
+        for name, version in profile.capabilities
+    ):
+        return False
     return all(passing for _, passing in _stages(tenant, pool, profile, requirement, vocabulary))
 
 
@@ -71,6 +92,7 @@ def missing(
     requirement: Requirement,
     visible: Iterable[tuple[PoolKey, Profile]],
     vocabulary: Vocabulary,
+    absent: str = "",
 ) -> Fault:
     """What is missing, where nobody could take a task: the first filter that nobody passes who passed those before.
 
@@ -78,20 +100,15 @@ def missing(
         tenant: Who asks.
         selector: What was asked.
         requirement: The same in canonical words.
-        visible: All that the tenant may call.
+        visible: Those that the tenant may call; if there are very many, some of them.
         vocabulary: The skills.
+        absent: What is known to be nobody's: `type`, `agent`, `instance`, `capability`, `tag` or `method`.
     """
     left = list(visible)
+    if absent:
+        return _nobody(absent, selector, requirement, left)
     if selector.agent_type:
-        of_type = [row for row in left if row[0].agent_type == selector.agent_type]
-        if not of_type:
-            return _nobody("type", selector, requirement, left)
-        left = of_type
-    if not left:
-        r = requirement
-        named = (("instance", selector.instance_id), ("agent", r.agent_id), ("capability", r.capability),
-                 ("tag", r.required_tags), ("method", r.method))  # fmt: skip
-        return _nobody(next((stage for stage, name in named if name), ""), selector, requirement, left)
+        left = [row for row in left if row[0].agent_type == selector.agent_type]
     staged = [(row, dict(_stages(tenant, *row, requirement, vocabulary))) for row in left]
     order = list(dict.fromkeys(reason for _, stages in staged for reason in stages))
     for reason in order:
@@ -113,7 +130,7 @@ def _nobody(stage: str, selector: Selector, requirement: Requirement, before: li
     who = f"no agent with {asked}" if asked else "no agent"
     reason, metadata = Reason.NO_MATCHING_AGENT, {"missing": stage or "agent"}
     if stage == "tag":
-        carried = {tag for _, profile in before for tag in profile.tags}
+        carried = {tag for _, profile in before for tag in profile.tags}  # by those who could do it otherwise
         lacking = [tag for tag in r.required_tags if tag not in carried]
         reason = Reason.NO_TAGGED_AGENT
         metadata["tags"] = ", ".join((lacking or r.required_tags)[:SHOWN])

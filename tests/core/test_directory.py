@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reach.core import sifting
 from reach.core.directory import Directory
 from reach.core.intents import Route, Routes
 from reach.core.model import Document, PoolKey, Requirement, schema_key
 from reach.core.resolving import Selector
+from reach.core.sifting import passes
 from reach.core.vocabulary import Skill, Vocabulary
 from reach.errors import Reason
 from tests.core.harness import profile
@@ -48,6 +50,16 @@ BOXES = directory_of(
     (GPU, "g2", declares("draw", document("images", version="2"), tags=("gpu",), languages=("de",))),
     (CPU, "c1", declares("write", document("texts"), document("images"), tags=("cpu",))),
 )
+
+
+def reform(directory: Directory, vocabulary: Vocabulary, routes: Routes) -> list[tuple[PoolKey, str, Any]]:
+    """New rules at once; the instances whose profiles read differently now."""
+    other, before = directory.successor(vocabulary, routes), directory.instances()
+    for row in before:
+        other.add(*row)
+    directory.succeed(other)
+    return [row for row in directory.instances() if row not in before]
+
 
 COMBINATIONS = [
     (asked(capability="images"), (CPU, GPU)),
@@ -131,7 +143,7 @@ def test_GOV_1_other_tenants_are_not_seen_unless_they_say_so():
 
 def test_RTE_6_an_intent_asks_for_the_capability_and_the_tags_of_its_route():
     directory = directory_of((GPU, "g1", declares("a", document("refunds"), tags=("vip",))))
-    directory.reform(Vocabulary(), Routes([Route("shop", "refunds", ("vip",)), Route("shop.x", "dance")]))
+    reform(directory, Vocabulary(), Routes([Route("shop", "refunds", ("vip",)), Route("shop.x", "dance")]))
     resolved = directory.resolve(TENANT, asked(intent="shop.refund", required_tags=("vip",)))
     assert resolved.pools == (GPU,)
     assert (resolved.requirement.capability, resolved.requirement.required_tags) == ("refunds", ("vip",))
@@ -154,7 +166,7 @@ REFUSED_INTENTS = [
 def test_RTE_6_an_intent_that_leads_nowhere_is_refused_even_without_strict(intent, more, reason, words):
     directory = directory_of((GPU, "g1", declares("a", document("x"))), strict=False)
     routes = [Route("shop.a", "x"), Route("shop.b", parallel=("shop.a",)), Route("fall", "z", fallback_intent="shop.a")]
-    directory.reform(Vocabulary(), Routes(routes))
+    reform(directory, Vocabulary(), Routes(routes))
     refusal = directory.resolve(TENANT, asked(intent=intent, **more)).refusal
     assert refusal is not None
     assert refusal.reason is reason
@@ -163,7 +175,7 @@ def test_RTE_6_an_intent_that_leads_nowhere_is_refused_even_without_strict(inten
 
 def test_RTE_6_a_fallback_that_is_not_needed_changes_nothing():
     directory = directory_of((GPU, "g1", declares("a", document("x"))))
-    directory.reform(Vocabulary(), Routes([Route("fall", "x", fallback_capability="y")]))
+    reform(directory, Vocabulary(), Routes([Route("fall", "x", fallback_capability="y")]))
     assert directory.resolve(TENANT, asked(intent="fall")).pools == (GPU,)
 
 
@@ -175,20 +187,20 @@ def test_REG_5_aliases_meet_and_a_new_vocabulary_reads_everything_anew():
     )
     assert directory.pools_of(TENANT, asked(capability="summarization")) == ()
     words = Vocabulary([Skill("summarization", ("text_sum", "summarize"))])
-    moved = directory.reform(words, Routes())
+    moved = reform(directory, words, Routes())
     assert {(pool, one) for pool, one, _ in moved} == {(GPU, "g1"), (CPU, "c1")}
     for name in ("summarization", "text_sum", "summarize"):
         assert directory.pools_of(TENANT, asked(capability=name)) == (CPU, GPU)
-    moved = directory.reform(Vocabulary([Skill("shortening", ("summarize",))]), Routes())
+    moved = reform(directory, Vocabulary([Skill("shortening", ("summarize",))]), Routes())
     assert directory.pools_of(TENANT, asked(capability="text_sum")) == (GPU,)
     assert directory.pools_of(TENANT, asked(capability="shortening")) == (CPU,)
-    assert directory.reform(directory.vocabulary, Routes()) == []
+    assert reform(directory, directory.vocabulary, Routes()) == []
 
 
 def test_REG_5_an_unknown_skill_is_refused_if_strict_and_noted_otherwise():
     for strict in (True, False):
         directory = directory_of((GPU, "g1", declares("a", document("dance"))), strict=strict)
-        directory.reform(Vocabulary([Skill("dancing")]), Routes())
+        reform(directory, Vocabulary([Skill("dancing")]), Routes())
         resolved = directory.resolve(TENANT, asked(capability="dance"))
         assert resolved.unknown_skill == "dance"
         assert (resolved.refusal is not None) == strict
@@ -199,7 +211,7 @@ def test_REG_5_an_unknown_skill_is_refused_if_strict_and_noted_otherwise():
 
 def test_RTE_11_a_type_excluded_from_a_skill_does_not_serve_it():
     directory = directory_of((GPU, "g1", declares("a", document("x"))), (CPU, "c1", declares("b", document("x"))))
-    directory.reform(Vocabulary([Skill("x", exclude_types=("gpu-box",))]), Routes())
+    reform(directory, Vocabulary([Skill("x", exclude_types=("gpu-box",))]), Routes())
     assert directory.pools_of(TENANT, asked(capability="x")) == (CPU,)
     assert directory.pools_of(TENANT, asked(agent_type="gpu-box")) == (GPU,)
 
@@ -341,3 +353,27 @@ def test_equal_profiles_are_one_object():
     directory = Directory()
     made = [directory.add(GPU, f"g{number}", declares("a", document("x"))) for number in range(3)]
     assert made[0] is made[1] is made[2]
+
+
+def test_REG_5_what_comes_and_goes_while_new_rules_are_made_is_not_lost():
+    directory = directory_of((GPU, "g1", declares("a", document("x"))), (GPU, "g2", declares("b", document("x"))))
+    other, before = directory.successor(Vocabulary([Skill("y", ("x",))]), Routes()), directory.instances()
+    directory.remove(GPU, "g1")
+    directory.add(CPU, "c1", declares("c", document("x")))
+    directory.add(GPU, "g2", declares("b", document("x"), tags=("new",)))
+    for row in before:
+        other.add(*row)
+    directory.add(GPU, "g1", declares("a", document("x"), tags=("back",)))
+    directory.remove(GPU, "g1")
+    directory.succeed(other)
+    assert [(pool, one, profile.tags) for pool, one, profile in sorted(directory.instances())] == [
+        (CPU, "c1", ()), (GPU, "g2", ("new",)),
+    ]  # fmt: skip
+    assert directory.pools_of(TENANT, asked(capability="y")) == (CPU, GPU)
+
+
+@given(profiles, selectors, st.sampled_from([TENANT, "guest"]), st.sampled_from([(), ("x-[]",), ("none",)]))
+def test_RTE_1_the_fast_filter_is_all_filters(one, selector, tenant, keys):
+    requirement = selector.requirement._replace(documents=tuple((key, 100) for key in keys))
+    stages = dict(sifting._stages(tenant, GPU, one, requirement, Vocabulary()))
+    assert passes(tenant, GPU, one, requirement, Vocabulary()) == all(stages.values())
