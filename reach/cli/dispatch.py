@@ -246,4 +246,6 @@ async def _tell_pending(client: Client, task_id: str, follower: Follower | JsonF
             continue
         if info.pending_reason and info.pending_reason != told:
             told = info.pending_reason
-            follower.note(f"waiting: {_WAITS.get(told, told)}")
+            word, _, more = told.partition(": ")
+            meaning = f"{more} (`reach agents list`, `reach route preview`)" if more else _WAITS.get(word, word)
+            follower.note(f"waiting: {meaning}")

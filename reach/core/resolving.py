@@ -45,7 +45,7 @@ class Selector:
 class Resolved:
     """What a selector comes to for one tenant."""
 
-    __slots__ = ("match", "pools", "refusal", "requirement", "route", "schemas", "unknown_skill", "waits_for")
+    __slots__ = ("lack", "match", "pools", "refusal", "requirement", "route", "schemas", "unknown_skill")
 
     def __init__(self, requirement: Requirement, route: Route | None = None) -> None:
         self.requirement = requirement
@@ -59,14 +59,14 @@ class Resolved:
         """(schema_id, text) of the parameter schemas that the capability has; an empty id: one without a schema."""
         self.refusal: Fault | None = None
         """Why it is refused, whoever is there."""
-        self.waits_for = ""
-        """What is missing, in words, where it may wait."""
+        self.lack: Fault | None = None
+        """What is missing, if nobody can take it now."""
         self.unknown_skill = ""
         """The skill, if the vocabulary does not have it."""
 
     def missing(self, fault: Fault, *, strict: bool) -> None:
         """Nobody can take it now. A fallback would be used here, if there were any."""
-        self.waits_for = fault.message
+        self.lack = fault
         if self.route is not None and self.route.has_fallback:
             where = self.route.fallback_intent or self.route.fallback_capability
             message = f"{fault.message}, and falling back to {where!r} is not built yet"

@@ -199,7 +199,8 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         if verdict.chosen is not None:
             decision.chosen_instance_id = verdict.chosen.instance_id
         else:
-            fill_error(answer.refusal, _would_wait(verdict.cause, bool(rows)))
+            lack = self._reach.lack(task.tenant, selector)
+            fill_error(answer.refusal, lack or _would_wait(verdict.cause, bool(rows)))
         decision.dropped.update(dropped)
         for instance, score, signals, reason in rows[:CANDIDATES]:
             candidate = decision.candidates.add(instance_id=instance.instance_id, score=score, drop_reason=reason)

@@ -128,12 +128,13 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             if one:
                 check_enum("filter.health", one, Health)
         health = set(wanted.health)
+        capability = self._services.host.directory.vocabulary.canonical(wanted.capability)
         return [
             (pool, one)
             for pool, one in self._reach.instances(principal.tenant)
             if (not wanted.agent_id or one.agent_id == wanted.agent_id)
             and (not wanted.agent_type or pool.key.agent_type == wanted.agent_type)
-            and (not wanted.capability or any(wanted.capability == name for name, _ in one.profile.capabilities))
+            and (not capability or any(capability == name for name, _ in one.profile.capabilities))
             and set(wanted.tags) <= set(one.profile.tags)
             and (not health or int(one.health) in health)
         ]

@@ -68,7 +68,7 @@ class LevelOne:
         if resolved.schemas:
             pools = self._fitting(task, selector, resolved)
         if not pools:
-            task.pending_reason = f"{NO_MATCH}: {resolved.waits_for}"
+            task.pending_reason = f"{NO_MATCH}: {resolved.lack.message if resolved.lack is not None else ''}"
             return PoolKey(task.tenant, selector.agent_type or UNRESOLVED)
         key = pools[0] if len(pools) == 1 else self._choose(task, selector, pools, send)
         if key.tenant != task.tenant:

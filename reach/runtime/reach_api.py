@@ -108,9 +108,13 @@ class Reach:
     def warnings(self, tenant: str, selector: Selector) -> tuple[str, ...]:
         """What is odd about a request that was taken, for people."""
         resolved = self.host.directory.resolve(tenant, selector)
-        known = resolved.waits_for if not resolved.pools else ""
-        skill = resolved.unknown_skill
-        return tuple(filter(None, (f"skill {skill!r} is not in the vocabulary" if skill else "", known)))
+        skill, lack = resolved.unknown_skill, resolved.lack
+        odd = f"skill {skill!r} is not in the vocabulary" if skill else ""
+        return tuple(filter(None, (odd, lack.message if lack is not None else "")))
+
+    def lack(self, tenant: str, selector: Selector) -> Fault | None:
+        """What is missing, if nobody could take what a selector asks for."""
+        return self.host.directory.resolve(tenant, selector).lack
 
     def cancel(self, tenant: str, task_id: str, reason: str, reply: Any) -> None:
         """Cancels a task; `reply.done` gets the task as it ended."""

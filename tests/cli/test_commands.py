@@ -155,7 +155,7 @@ def test_people_are_told_why_a_task_waits(on: Command, monkeypatch: pytest.Monke
     monkeypatch.setattr("reach.cli.dispatch._PATIENCE_S", 0.2)
     ran = on("dispatch", "--agent", "nobody", "--timeout", "1s", "--cancel-on-exit", "x")
     assert ran.code == Exit.TIMEOUT
-    assert "waiting: nobody is registered that could take it" in ran.err
+    assert "waiting: no agent 'nobody' is registered (`reach agents list`" in ran.err
 
 
 def test_binary_content(on: Command, server: LocalServer, tmp_path: Path) -> None:

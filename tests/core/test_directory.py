@@ -114,7 +114,8 @@ def test_REG_5_without_strict_it_waits_and_says_for_what(selector, reason, words
     resolved = lenient.resolve(TENANT, selector)
     if not resolved.pools:
         assert resolved.refusal is None
-        assert resolved.waits_for.startswith("no ")
+        assert resolved.lack is not None
+        assert resolved.lack.message.startswith("no ")
 
 
 def test_an_empty_registry_names_what_was_asked_for_first():
