@@ -25,14 +25,17 @@ from reach.core.effects import (
 from reach.core.finished import Finished
 from reach.core.fleet import Fleet
 from reach.core.held import Held, HeldSlots
+from reach.core.leases import Leases
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, Outcome, PoolKey, Task, TaskKey, TaskState
 from reach.core.queue import WaitQueue
 from reach.core.retry import RetryBudget
 from reach.core.routing import Router
 from reach.core.rows import CheckpointRow, EffectRow
+from reach.core.scores import Scores
 from reach.core.session import Pins
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Fold, Kind, emit, flush, size_in_bytes
+from reach.core.vitals import Vitals
 from reach.core.wheel import TimerWheel
 from reach.errors import ErrorClass, Reason
 
@@ -64,8 +67,9 @@ class Pool:
 
     __slots__ = (
         "_handlers", "assignment", "budget", "dead_letters", "deadlines", "delivery", "dirty", "excused_until_ms",
-        "finished", "fleet", "heartbeat_ms", "held", "instances", "judge_from_ms", "key", "late_outcomes", "pins",
-        "queue", "router", "rows", "same_content", "seed", "shard", "slot_freed", "tasks", "wheel",
+        "finished", "fleet", "heartbeat_ms", "held", "instances", "judge_from_ms", "key", "late_outcomes", "leases",
+        "pins", "queue", "router", "rows", "same_content", "scores", "seed", "shard", "slot_freed", "tasks", "vitals",
+        "wheel",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +99,9 @@ class Pool:
         self.judge_from_ms = self.excused_until_ms = 0
         self.budget = RetryBudget()
         self.fleet = Fleet(self)
+        self.vitals = Vitals(self)
+        self.leases = Leases(self)
+        self.scores = Scores(self)
         self.assignment = Assignment(self)
         self.deadlines = Deadlines(self)
         self.delivery = Delivery(self)
@@ -113,7 +120,7 @@ class Pool:
             ev.TakenUp: self._taken_up,
             ev.DeltaCame: self._delta_came,
             ev.Progressed: self._progressed,
-            ev.Beat: self.fleet.beat,
+            ev.Beat: self.vitals.beat,
             ev.Joined: self.fleet.join,
             ev.LinkEnded: self.fleet.link_ended,
             ev.Left: self.fleet.leave,
@@ -133,7 +140,7 @@ class Pool:
         due_ms = self.wheel.next_ms()
         if due_ms is not None and turn.now_ms - due_ms > STALLED_MS:
             self.stood_still(turn.now_ms - due_ms, turn)
-        self.fleet.refresh(turn)
+        self.scores.refresh(turn)
         handlers = self._handlers
         for event in events:
             handlers[type(event)](event, turn)
@@ -154,7 +161,7 @@ class Pool:
         self.judge_from_ms = turn.now_ms + STALLED_MS
         if stalled_ms >= PEERS_PATIENCE_MS:
             self.excused_until_ms = turn.now_ms + STALLED_MS
-        self.fleet.forgive(turn)
+        self.vitals.forgive(turn)
 
     def next_wake_ms(self) -> int | None:
         """When `step` should be called at the latest, though nothing happens."""
@@ -168,7 +175,7 @@ class Pool:
                 else:
                     self.deadlines.due(entry, turn)
             elif isinstance(entry, Instance):
-                self.fleet.due(entry, turn)
+                self.vitals.due(entry, turn)
             elif isinstance(entry, HeldSlots):
                 self.held.free(entry)
 
@@ -182,7 +189,7 @@ class Pool:
     def _current(self, event: ev.AttemptEvent, turn: Turn) -> Task | None:
         """The task an agent speaks of, if it speaks of the current attempt; else the agent is told."""
         instance = event.instance
-        self.fleet.prove(instance, turn)
+        self.vitals.prove(instance, turn)
         task = self.find(event.tenant, event.task_id)
         if task is not None and task.attempt == event.attempt and task.instance_id == instance.instance_id:
             return task
@@ -254,7 +261,7 @@ class Pool:
     def _lease_extended(self, event: ev.LeaseExtended, turn: Turn) -> None:
         task = self._live(event, turn)
         if task is not None:
-            turn.sends.append(Done(event.reply, self.fleet.lease_until_ms(task) - turn.now_ms))
+            turn.sends.append(Done(event.reply, self.leases.until_ms(task) - turn.now_ms))
 
     def _effect_asked(self, event: ev.EffectAsked, turn: Turn) -> None:
         task = self._live(event, turn)
@@ -286,7 +293,7 @@ class Pool:
             return
         if event.folded is not None and not self._unfold(task, event, turn):
             return
-        self.fleet.changed(event.instance)
+        self.scores.changed(event.instance)
         if event.fault is not None:
             self.delivery.give_up_attempt(task, event.fault, turn)
         elif event.released is not None:

@@ -40,7 +40,7 @@ def restore_instance(pool: Pool, row: AgentRow, joining: Joining, turn: Turn) ->
     pool.instances[instance.instance_id] = instance
     pool.router.add(instance)
     pool.pins.ring.add(instance.instance_id)
-    pool.fleet.changed(instance)
+    pool.scores.changed(instance)
     pool.wheel.arm(instance, turn.now_ms + 600_000)
     return instance
 

@@ -154,7 +154,7 @@ class Reach:
         """Where a task would go, by the code that would send it: pool, candidates, drop counts, choice."""
         pool = self.host.look_at(self.level_1(task, selector))
         now = self.host.clock.now_ms()
-        rows, dropped = pool.router.explain(task.requirement, task.excluded, pool.fleet.baseline_ms, now)
+        rows, dropped = pool.router.explain(task.requirement, task.excluded, pool.scores.baseline_ms, now)
         return pool, rows, dropped, pool.router.pick(task.requirement, task.excluded, task.cost, pool.seed)
 
     # -- agents -------------------------------------------------------------------------------------------------------

@@ -114,13 +114,13 @@ def test_a_baseline_that_creeps_reaches_everybody():
     names = [shell.join(f"i{number}", heartbeat_ms=60_000) for number in range(3)]
     for one in names:
         one.latency_ms = 100.0
-        shell.pool.fleet.changed(one)
+        shell.pool.scores.changed(one)
     shell.now_ms += 200
     shell.step()
     still = names[0].base
     for step in range(1, 40):
         names[1].latency_ms = names[2].latency_ms = 100.0 + 3 * step
-        shell.pool.fleet.changed(names[1])
+        shell.pool.scores.changed(names[1])
         shell.now_ms += 200
         shell.step(*(ev.Beat(one, {}) for one in names[1:]))
     assert names[0].base > still

@@ -5,9 +5,9 @@ import pytest
 from reach.core import events as ev
 from reach.core import health
 from reach.core.effects import Noted
-from reach.core.fleet import KEEP_OFFLINE_MS
 from reach.core.health import Sign
 from reach.core.model import Availability, Condition, Health
+from reach.core.vitals import KEEP_OFFLINE_MS
 from tests.core.harness import Shell, instance_of, of
 
 BEAT = 5_000
