@@ -13,7 +13,7 @@ from reach.core.chance import mix
 from reach.core.effects import Accepted, Ended, Events, Noted, Refused, StopAttempt, Turn
 from reach.core.model import Fault, Instance, Outcome, PastAttempt, Task, TaskState
 from reach.core.rows import FailureRow, OutcomeRow, TaskRow
-from reach.core.signals import running_mean
+from reach.core.signals import running_mean, stats_of
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import AT_END, RESERVE, Interest, Kind, Reader, emit, log_of, place_of
 from reach.errors import ErrorClass, Reason
@@ -26,6 +26,8 @@ HISTORY = 16
 LOST_MOVES = 5
 """A task whose instance was lost this often is taken for the cause, and buried."""
 STOP_GRACE_MS = 5_000
+ITS_FAULT = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.TIMEOUT, ErrorClass.INTERNAL, ErrorClass.AGENT_ERROR})
+"""Failures that count against an instance (HLT-5, RTE-10); a request that cannot be met does not."""
 
 
 class Delivery:
@@ -184,6 +186,8 @@ class Delivery:
         instance = task.instance
         if instance is not None:
             instance.failed += fault.error_class is not ErrorClass.INVALID_REQUEST
+            if not lost and fault.error_class in ITS_FAULT:
+                stats_of(instance.methods, task.requirement.method).window.add(turn.now_ms, 1, 0)
         self._remember(task, fault, turn)
         self.release(task)
         if task.effect_granted and fault.error_class is not ErrorClass.AGENT_ERROR:
@@ -287,8 +291,10 @@ class Delivery:
             task.started_ms = task.offered_ms
             emit(task, Kind.STARTED, place_of(task), turn)
         if instance is not None:
+            took = max(1, turn.now_ms - task.started_ms)
             instance.done += 1
-            instance.latency_ms = running_mean(instance.latency_ms, max(1, turn.now_ms - task.started_ms))
+            instance.latency_ms = running_mean(instance.latency_ms, took)
+            stats_of(instance.methods, task.requirement.method).window.add(turn.now_ms, 0, took)
         self.end(task, TaskInput.SUCCEED, outcome, turn)
 
     def end(self, task: Task, event: TaskInput, outcome: Outcome, turn: Turn) -> None:

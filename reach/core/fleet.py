@@ -46,7 +46,6 @@ class Fleet:
             instance = Instance(joining.instance_id, joining.profile, pool.key)
             instance.registered_wall_ms = turn.wall_ms
             instance.heartbeat_ms = pool.heartbeat_ms
-            instance.beats_expected_from_ms = turn.now_ms
             pool.instances[joining.instance_id] = instance
             pool.router.add(instance)
             pool.pins.ring.add(joining.instance_id)
@@ -70,10 +69,9 @@ class Fleet:
         instance.boot_id = joining.boot_id
         instance.generation += 1
         instance.ready = joining.ready
-        instance.beats.clear()
-        instance.beats_expected_from_ms = turn.now_ms
+        instance.begin(turn.now_ms)
+        instance.dialled = joining.dialled
         instance.availability = Availability.READY
-        instance.conditions.clear()
         instance.revision = 0  # a new row is due, though it may have registered with the same words
         message = f"instance {instance.instance_id!r} was replaced by a new process"
         if instance.link is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from reach.core.signals import MethodStats
 from reach.errors import ErrorClass, Reason
 
 Content = str | bytes
@@ -287,10 +288,12 @@ class Instance:
 
     __slots__ = (
         "agent_id", "availability", "availability_until_ms", "base", "beat_ms", "beats", "beats_expected_from_ms",
-        "bit", "blocked_by", "boot_id", "bucket", "conditions", "done", "failed", "generation", "health",
-        "health_since_ms", "heartbeat_ms", "history", "inflight", "instance_id", "latency_ms", "link",
-        "max_concurrency", "pool_key", "priority", "profile", "ready", "registered_wall_ms", "registration", "revision",
-        "running", "stale_boots", "status", "timer_slot", "warnings", "weight",
+        "bit", "blocked_by", "boot_id", "bucket", "conditions", "dialled", "done", "failed", "frame_marks",
+        "generation", "health", "health_since_ms", "heartbeat_ms", "history", "inflight", "instance_id",
+        "last_probe_error", "latency_ms", "link", "max_concurrency", "methods", "missed_since_ms", "moved_ms",
+        "pool_key", "priority", "probe_due_ms", "probe_status", "probed_ms", "probes", "profile", "ramp", "reach_score",
+        "ready", "ready_ms", "registered_wall_ms", "registration", "reopened_ms", "revision", "running", "stale_boots",
+        "started_ms", "status", "suspected", "timer_slot", "told", "unready_ms", "warnings", "weight",
     )  # fmt: skip
 
     def __init__(self, instance_id: str, profile: Profile, pool_key: PoolKey) -> None:
@@ -320,21 +323,24 @@ class Instance:
         self.availability = Availability.READY
         self.availability_until_ms = 0
         self.ready: bool | None = None
-        self.conditions: dict[Condition, tuple[str, int]] = {}
-        """Condition -> (evidence, since_ms)."""
         self.blocked_by = "starting"
         """Why it takes no new work; empty if it does."""
         self.beat_ms = 0
         """Last proof of life."""
-        self.beats: list[int] = []
-        self.beats_expected_from_ms = 0
         self.latency_ms = 0.0
         """Mean of its attempts, newest weighs most; 0 if unknown."""
         self.done = 0
         self.failed = 0
+        self.methods: dict[str, MethodStats] = {}
+        """What its attempts show, per method (HLT-5, RTE-14); bounded, see `signals.stats_of`."""
+        self.moved_ms = 0
+        """When one of its tasks last made progress or ended by its own doing, or it got work after it had none."""
         self.status: dict[str, Any] = {}
         self.history: list[tuple[int, str, str]] = []
         """(wall_ms, state, reason) of its latest changes."""
+        self.dialled = False
+        """We call it: it owes us no beats, and a good probe or check counts as one."""
+        self.begin(0)
         # Its place in the routing index
         self.bit = -1
         """Its number; -1 while it is not in the index."""
@@ -342,6 +348,44 @@ class Instance:
         self.base = 0.0
         """The part of its score that does not change with its load."""
         self.timer_slot = 0
+
+    def begin(self, now_ms: int) -> None:
+        """A new process: nothing is known of it yet, and nothing is held against it."""
+        self.started_ms = now_ms
+        self.conditions: dict[Condition, tuple[str, int]] = {}
+        """Condition -> (evidence, since_ms)."""
+        self.beats: list[int] = []
+        self.beats_expected_from_ms = now_ms
+        # What probes show (HLT-3); see core/reachability.py
+        self.probes: list[float | None] = []
+        """The last 10: round trip in ms, or None for one that was lost; oldest first."""
+        self.probe_status = "none"
+        """`none`, `ok`, `failing`, `unreachable`."""
+        self.last_probe_error = ""
+        self.probe_due_ms = 0
+        """When to probe next; 0: at once."""
+        self.probed_ms = 0
+        """Last good probe."""
+        self.missed_since_ms = 0
+        """First of the failed probes in a row; 0 if the last one was good."""
+        self.reach_score: float | None = None
+        """0 … 100, as of the last change; None before there is evidence (HLT-11)."""
+        # How it came up (HLT-10); see core/warmup.py
+        self.ready_ms = 0
+        """When it became ready; 0 while it is not."""
+        self.unready_ms = 0
+        """Since when it is not ready; 0 while it is."""
+        self.ramp = 1.0
+        """Share of what would be its due that it gets: grows to 1 in its slow start."""
+        # What is held against it
+        self.suspected = ""
+        """Suspicion that would take it out of routing; empty if there is none, or if so many are suspected (HLT-13)."""
+        self.frame_marks: tuple[int, int] = (0, 0)
+        """Frames that had been sent down its stream two beats ago and at the last beat (HLT-9)."""
+        self.reopened_ms = 0
+        """When it was asked to open its stream anew; 0 if it was not."""
+        self.told: set[str] = set()
+        """Alerts that were given and whose cause still holds."""
 
     def __repr__(self) -> str:
         load = f"{self.inflight}/{self.max_concurrency}"
