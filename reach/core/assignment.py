@@ -104,6 +104,8 @@ class Assignment:
         task.started_ms = task.progressed_ms = task.lease_until_ms = task.attempt_sequence = 0
         task.pending_reason = ""
         task.pin_until_ms = 0
+        if not instance.running:
+            instance.moved_ms = turn.now_ms
         instance.running[task.key] = task
         instance.inflight += task.cost
         pool.router.place(instance)

@@ -128,6 +128,24 @@ class CloseLink:
         self.fault = fault
 
 
+class AskReopen:
+    """Ask an instance to open its stream anew, for it does not receive what we send (HLT-9)."""
+
+    __slots__ = ("link",)
+
+    def __init__(self, link: Any) -> None:
+        self.link = link
+
+
+class DropLink:
+    """End the stream of an instance that is deaf and did not open another: it will come back, or its work moves."""
+
+    __slots__ = ("link",)
+
+    def __init__(self, link: Any) -> None:
+        self.link = link
+
+
 class DrainLink:
     """Ask an instance to finish and take nothing new."""
 

@@ -11,10 +11,11 @@ from reach.core import health
 from reach.core.effects import CloseLink, Done, DrainLink, Noted, Refused, Turn, Welcome
 from reach.core.health import Sign
 from reach.core.leases import REATTACH_MS, RETURN_MS, lost
-from reach.core.model import Availability, Fault, Instance, Task, TaskState
+from reach.core.model import Availability, Condition, Fault, Health, Instance, Task, TaskState
 from reach.core.rows import AgentGone, AgentRow
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Kind, emit, log_of, place_of
+from reach.core.warmup import STEPS
 from reach.errors import ErrorClass, Reason
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Fleet:
             turn.sends.append(Done(event.reply, instance))
         else:
             self._attach(instance, event, turn)
+        pool.conditions.readiness(instance, turn)
         pool.vitals.proven(instance, "registered", turn)
         pool.scores.score(instance, turn)
         pool.slot_freed = True  # it may have more slots now, or match what it did not match before
@@ -69,7 +71,11 @@ class Fleet:
         instance.boot_id = joining.boot_id
         instance.generation += 1
         instance.ready = joining.ready
+        pool = self.pool
+        pool.router.slow_start.place(instance.bit, STEPS)
         instance.begin(turn.now_ms)
+        instance.health, instance.health_since_ms = Health.STARTING, turn.now_ms
+        health.note(instance, Health.STARTING.name, f"process {instance.generation} joined", turn.wall_ms)
         instance.dialled = joining.dialled
         instance.availability = Availability.READY
         instance.revision = 0  # a new row is due, though it may have registered with the same words
@@ -78,7 +84,7 @@ class Fleet:
             stale = Fault(ErrorClass.INVALID_REQUEST, Reason.STALE_GENERATION, message)
             turn.sends.append(CloseLink(instance.link, stale))
             instance.link = None
-        self.pool.vitals.place(instance)
+        self.pool.admission.place(instance, turn)
         self.pool.held.free_all(instance, ())
         fault = lost(message)
         for task in list(instance.running.values()):
@@ -92,6 +98,8 @@ class Fleet:
             instance.profile = joining.profile
             instance.agent_id = joining.profile.agent_id
             pool.router.add(instance)
+            if Condition.WARMING in instance.conditions:
+                pool.conditions.warm(instance, turn)
         if joining.weight is not None:
             instance.weight = joining.weight
         if joining.priority is not None:
@@ -102,7 +110,7 @@ class Fleet:
             instance.heartbeat_ms = joining.heartbeat_ms
         if joining.ready is not None:
             instance.ready = joining.ready
-        pool.vitals.says(instance, joining.availability)
+        pool.vitals.says(instance, joining.availability, 0, turn)
         instance.warnings = joining.warnings
         if joining.registration != instance.registration or instance.revision == 0:
             instance.registration = joining.registration
@@ -124,6 +132,7 @@ class Fleet:
         """Opens the link. The hello is complete: attempts it does not name are not running."""
         pool = self.pool
         instance.link = event.link
+        pool.conditions.attached(instance, turn)
         unknown: list[tuple[str, str, int]] = []
         replay: list[tuple[str, str, int]] = []
         named = set()
@@ -187,13 +196,13 @@ class Fleet:
                 self.pool.deadlines.arm(task, turn)
         else:
             self._lose(instance, "its stream ended", turn)
-        self.pool.vitals.place(instance)
+        self.pool.admission.place(instance, turn)
         self.pool.vitals.check(instance, turn)
 
     def _lose(self, instance: Instance, why: str, turn: Turn) -> None:
         if health.move(instance, Sign.LOST, why, turn.now_ms, turn.wall_ms):
             turn.sends.append(Noted("health", "OFFLINE", instance=instance))
-        self.pool.vitals.place(instance)
+        self.pool.admission.place(instance, turn)
         fault = lost(f"instance {instance.instance_id!r} is gone: {why}")
         for task in list(instance.running.values()):
             if task.effect_granted == task.attempt:
@@ -219,6 +228,7 @@ class Fleet:
         pool.pins.ring.remove(instance.instance_id)
         pool.wheel.disarm(instance)
         pool.scores.forget(instance)
+        pool.admission.leave(instance, turn)
         instance.link = None
         turn.writes.agents_gone.append(AgentGone(pool.key.tenant, instance.instance_id))
         turn.sends.append(Noted("removed", "", instance=instance))
@@ -229,5 +239,5 @@ class Fleet:
         instance.availability = Availability.READY if event.undo else Availability.DRAINING
         if instance.link is not None and not event.undo:
             turn.sends.append(DrainLink(instance.link, event.deadline_ms))
-        self.pool.vitals.place(instance)
+        self.pool.admission.place(instance, turn)
         turn.sends.append(Done(event.reply, instance.instance_id))

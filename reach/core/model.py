@@ -289,7 +289,7 @@ class Instance:
     __slots__ = (
         "agent_id", "availability", "availability_until_ms", "base", "beat_ms", "beats", "beats_expected_from_ms",
         "bit", "blocked_by", "boot_id", "bucket", "conditions", "dialled", "done", "failed", "frame_marks",
-        "generation", "health", "health_since_ms", "heartbeat_ms", "history", "inflight", "instance_id",
+        "generation", "health", "health_since_ms", "heard", "heartbeat_ms", "history", "inflight", "instance_id",
         "last_probe_error", "latency_ms", "link", "max_concurrency", "methods", "missed_since_ms", "moved_ms",
         "pool_key", "priority", "probe_due_ms", "probe_status", "probed_ms", "probes", "profile", "ramp", "reach_score",
         "ready", "ready_ms", "registered_wall_ms", "registration", "reopened_ms", "revision", "running", "stale_boots",
@@ -370,7 +370,9 @@ class Instance:
         """First of the failed probes in a row; 0 if the last one was good."""
         self.reach_score: float | None = None
         """0 … 100, as of the last change; None before there is evidence (HLT-11)."""
-        # How it came up (HLT-10); see core/warmup.py
+        # How it came up (HLT-10); see core/conditions.py and core/warmup.py
+        self.heard = 0
+        """Beats that came."""
         self.ready_ms = 0
         """When it became ready; 0 while it is not."""
         self.unready_ms = 0

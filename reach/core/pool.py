@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from reach.core import events as ev
+from reach.core.admission import Admission
 from reach.core.assignment import Assignment
+from reach.core.conditions import Conditions
 from reach.core.deadlines import Deadlines
 from reach.core.delivery import Delivery
 from reach.core.effects import (
@@ -24,6 +26,7 @@ from reach.core.effects import (
 )
 from reach.core.finished import Finished
 from reach.core.fleet import Fleet
+from reach.core.health import THRESHOLDS
 from reach.core.held import Held, HeldSlots
 from reach.core.leases import Leases
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, Outcome, PoolKey, Task, TaskKey, TaskState
@@ -66,10 +69,10 @@ class Pool:
     """See the module."""
 
     __slots__ = (
-        "_handlers", "assignment", "budget", "dead_letters", "deadlines", "delivery", "dirty", "excused_until_ms",
-        "finished", "fleet", "heartbeat_ms", "held", "instances", "judge_from_ms", "key", "late_outcomes", "leases",
-        "pins", "queue", "router", "rows", "same_content", "scores", "seed", "shard", "slot_freed", "tasks", "vitals",
-        "wheel",
+        "_handlers", "admission", "assignment", "budget", "conditions", "dead_letters", "deadlines", "delivery",
+        "dirty", "excused_until_ms", "finished", "fleet", "heartbeat_ms", "held", "instances", "judge_from_ms",
+        "key", "late_outcomes", "leases", "pins", "queue", "router", "rows", "same_content", "scores", "seed",
+        "shard", "slot_freed", "tasks", "thresholds", "vitals", "wheel",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +103,8 @@ class Pool:
         self.budget = RetryBudget()
         self.fleet = Fleet(self)
         self.vitals = Vitals(self)
+        self.conditions = Conditions(self)
+        self.admission = Admission(self)
         self.leases = Leases(self)
         self.scores = Scores(self)
         self.assignment = Assignment(self)
@@ -109,6 +114,7 @@ class Pool:
         self.slot_freed = False
         self.heartbeat_ms = 5_000
         """How often an instance beats that does not ask for another interval."""
+        self.thresholds = THRESHOLDS
         self.dead_letters = True
         """What is given up becomes a dead letter; else it is merely FAILED."""
         self.late_outcomes = 0
@@ -121,6 +127,8 @@ class Pool:
             ev.DeltaCame: self._delta_came,
             ev.Progressed: self._progressed,
             ev.Beat: self.vitals.beat,
+            ev.Probed: self.vitals.probed,
+            ev.Checked: self.vitals.checked,
             ev.Joined: self.fleet.join,
             ev.LinkEnded: self.fleet.link_ended,
             ev.Left: self.fleet.leave,
@@ -201,6 +209,12 @@ class Pool:
             self._refuse(event, Fault(ErrorClass.INVALID_REQUEST, Reason.STALE_ATTEMPT, message), turn)
         return None
 
+    def _moves(self, instance: Instance, turn: Turn) -> None:
+        """A task of the instance makes progress, or ends by its doing."""
+        instance.moved_ms = turn.now_ms
+        if instance.conditions:
+            self.conditions.moves(instance, turn)
+
     def _refuse(self, event: ev.AttemptEvent, fault: Fault, turn: Turn) -> None:
         link = event.reply if event.reply is not None else event.instance.link
         turn.sends.append(RefuseItem(link, event.tenant, event.task_id, event.attempt, fault))
@@ -227,6 +241,7 @@ class Pool:
         task = self._live(event, turn)
         if task is None or event.attempt_sequence <= task.attempt_sequence:
             return
+        self._moves(event.instance, turn)
         emitted = task.log
         if event.attempt_sequence == 1 and emitted is not None and not emitted.fold_whole:
             emit(task, Kind.ATTEMPT_RESET, 0, turn)
@@ -251,6 +266,7 @@ class Pool:
         task = self._live(event, turn)
         if task is None:
             return
+        self._moves(event.instance, turn)
         if event.checkpoint is not None:
             task.checkpoint = event.checkpoint
             if not task.volatile:
@@ -285,6 +301,7 @@ class Pool:
         task = self._current(event, turn)
         if task is None:
             return
+        self._moves(event.instance, turn)
         link = event.reply if event.reply is not None else event.instance.link
         answered = event.fault is None and event.released is None and event.waiting is None
         if task.state >= FIRST_TERMINAL or (task.state is TaskState.PENDING and not answered):

@@ -32,6 +32,7 @@ def restore_instance(pool: Pool, row: AgentRow, joining: Joining, turn: Turn) ->
         value = getattr(joining, name)
         if value is not None:
             setattr(instance, name, value)
+    instance.told.add("restored")  # it was warm, or will be: no slow start only because we restarted
     instance.health = Health.OFFLINE
     instance.health_since_ms = instance.beat_ms = turn.now_ms
     instance.beats_expected_from_ms = turn.now_ms

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from reach.core.chance import mix
 from reach.core.model import Instance, Requirement
 from reach.core.policies import BALANCED, Policy, score, signals_of
+from reach.core.warmup import STEPS, SlowStart
 
 BUCKETS = 256
 BUCKET = 1 / (BUCKETS - 1)
@@ -72,7 +73,7 @@ class Router:
 
     __slots__ = (
         "_attributes", "_buckets", "_free", "_free_bits", "_occupied", "_overfull", "_static", "all", "instances",
-        "overcommit", "policy", "revision",
+        "overcommit", "policy", "revision", "slow_start",
     )  # fmt: skip
 
     def __init__(self, policy: Policy = BALANCED, overcommit: float = OVERCOMMIT) -> None:
@@ -81,6 +82,8 @@ class Router:
         self.instances: list[Instance | None] = []
         self.all = 0
         self.revision = 0
+        self.slow_start = SlowStart()
+        """Who does not get a full share yet (HLT-10)."""
         self._free_bits: list[int] = []
         self._attributes: dict[tuple[str, str], int] = {}
         self._buckets = [0] * BUCKETS
@@ -108,6 +111,7 @@ class Router:
     def remove(self, instance: Instance) -> None:
         """Takes an instance out."""
         self._leave_bucket(instance)
+        self.slow_start.place(instance.bit, STEPS)
         bit = 1 << instance.bit
         self.all &= ~bit
         for attribute in _attributes_of(instance):
@@ -202,6 +206,10 @@ class Router:
         eligible = self.static_mask(requirement)
         if excluded:
             eligible = self._without(eligible, excluded)
+        if self.slow_start.cold:
+            others = eligible & ~self.slow_start.stand_back(mix(seed, STEPS))
+            if others & self._free:
+                eligible = others
         occupied = self._occupied
         while occupied:
             number = occupied.bit_length() - 1

@@ -55,5 +55,6 @@ class Scores:
 
     def score(self, instance: Instance, turn: Turn) -> None:
         """Scores an instance now."""
+        self.pool.vitals.rescore(instance, turn.now_ms)
         instance.base = base_score(self.pool.router.policy, instance, self.baseline_ms, turn.now_ms)
         self.pool.router.place(instance)

@@ -127,6 +127,15 @@ class AttachLink:
         self._stream.say(refusals=[refusal])
         self._stream.links.pop(self.number, None)
 
+    def reopen(self) -> None:
+        """See AgentLink."""
+        self._out.room().reopen = True
+
+    def drop(self) -> None:
+        """See AgentLink."""
+        self._stream.ours = True
+        self._out.close()
+
     def drain(self, deadline_ms: int) -> None:
         """See AgentLink."""
         self._stream.say(drains=[attach_pb2.LinkDrain(link=self.number, deadline=duration(deadline_ms))])
@@ -259,7 +268,7 @@ class AttachStream:
 
     def _beat(self, link: AttachLink, instance: Instance, beat: attach_pb2.LinkBeat) -> None:
         self.services.metrics.beat("stream")
-        self._post(link, ev.Beat(instance, read_status(beat.status)))
+        self._post(link, ev.Beat(instance, read_status(beat.status), self._down, beat.last_frame))
 
     def _accept(self, link: AttachLink, instance: Instance, accept: attempt_pb2.AttemptAccept) -> None:
         check_id("accept.handle", accept.handle, most=HANDLE_BYTES)

@@ -129,6 +129,8 @@ class Host:
             fx.CreditAttempt: lambda e: e.link.credit(e.tenant, e.task_id, e.attempt, e.bytes),
             fx.Welcome: lambda e: e.link.welcome(e),
             fx.CloseLink: lambda e: e.link.close(e.fault),
+            fx.AskReopen: lambda e: e.link.reopen(),
+            fx.DropLink: lambda e: e.link.drop(),
             fx.DrainLink: lambda e: e.link.drain(e.deadline_ms),
             fx.Accepted: self._accepted,
             fx.Refused: lambda e: refuse(e.reply, e.fault),

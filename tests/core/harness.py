@@ -172,7 +172,7 @@ class Shell:
         status = parts.pop("status", None)
         described = {key: parts.pop(key) for key in list(parts) if key in Profile._fields}
         joining = ev.Joining(name, boot, profile(**described), parts.pop("registration", b"reg"))
-        joining.max_concurrency = slots
+        joining.max_concurrency, joining.ready = slots, True
         for key, value in parts.items():
             setattr(joining, key, value)
         if link == "":

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from reach.core import health
-from reach.core.model import FIRST_TERMINAL, Instance, Task, TaskState
+from reach.core.model import FIRST_TERMINAL, Condition, Instance, Task, TaskState
 from reach.core.policies import score
 from reach.core.pool import Pool
 from reach.core.routing import BUCKETS
@@ -19,6 +19,7 @@ def check(pool: Pool, everyone: list[Instance]) -> None:
     for instance in everyone:
         check_load(pool, instance)
     check_router(pool)
+    check_admission(pool)
     check_queue(pool)
     assert not pool.dirty
     assert not pool.slot_freed
@@ -72,7 +73,7 @@ def check_router(pool: Pool) -> None:
     buckets, free, overfull = [0] * BUCKETS, 0, 0
     for bit, one in found.items():
         assert one.bit == bit
-        assert one.blocked_by == health.blocked_by(one), one
+        assert one.blocked_by == health.blocked_by(one, pool.admission.panic), one
         if one.blocked_by:
             continue
         if one.inflight < one.max_concurrency:
@@ -87,6 +88,22 @@ def check_router(pool: Pool) -> None:
     for (kind, value), mask in router._attributes.items():
         if kind == "tag":
             assert mask == sum(1 << bit for bit, one in found.items() if value in one.profile.tags)
+
+
+def check_admission(pool: Pool) -> None:
+    """HLT-13: suspicion excludes at most half of those that nothing certain bars; and slow starts are where they are
+    said to be."""
+    members = [one for one in pool.instances.values() if not health.barred_by(one)]
+    suspects = [one for one in members if health.suspected_by(one)]
+    assert pool.admission.panic is (2 * len(suspects) > len(members)), (members, suspects)
+    excluded = [one for one in members if one.blocked_by]
+    assert 2 * len(excluded) <= len(members)
+    cold = sum(1 << one.bit for one in pool.instances.values() if Condition.WARMING in one.conditions)
+    assert pool.router.slow_start.cold == cold
+    for one in pool.instances.values():
+        assert len(one.history) <= health.HISTORY
+        assert len(one.probes) <= 10
+        assert (Condition.NOT_READY in one.conditions) is bool(one.unready_ms), one
 
 
 def check_queue(pool: Pool) -> None:
