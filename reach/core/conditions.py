@@ -63,6 +63,7 @@ class Conditions:
         if ready:
             if not instance.ready_ms:
                 self._ready(instance, turn)
+                self.pool.vitals.check(instance, turn)
             return
         if not instance.unready_ms:
             instance.unready_ms, instance.ready_ms = turn.now_ms, 0
@@ -71,6 +72,7 @@ class Conditions:
         mark(instance, Condition.NOT_READY, said, turn)
         if clear(instance, Condition.WARMING, "it is not ready", turn):
             self.pool.router.slow_start.place(instance.bit, warmup.STEPS)
+        self.pool.vitals.check(instance, turn)
 
     def _ready(self, instance: Instance, turn: Turn) -> None:
         instance.ready_ms, instance.unready_ms = turn.now_ms, 0
@@ -192,6 +194,7 @@ class Conditions:
             turn.sends.append(AskReopen(instance.link))
         evidence = f"frame {older} was sent two beats ago; the last that arrived is {echoed}"
         mark(instance, Condition.DEAF, evidence, turn)
+        self.pool.vitals.check(instance, turn)
 
     def attached(self, instance: Instance, turn: Turn) -> None:
         """It opened a new stream."""

@@ -57,6 +57,8 @@ class Fleet:
             turn.sends.append(Done(event.reply, instance))
         else:
             self._attach(instance, event, turn)
+        if event.status and "ready" in event.status:
+            instance.ready = event.status["ready"]
         pool.conditions.readiness(instance, turn)
         pool.vitals.proven(instance, "registered", turn)
         pool.scores.score(instance, turn)

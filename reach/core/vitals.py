@@ -163,7 +163,7 @@ class Vitals:
         if health.move(instance, sign, evidence, turn.now_ms, turn.wall_ms):
             turn.sends.append(Noted("health", instance.health.name, instance=instance))
             self.pool.scores.changed(instance)
-        quiet = not instance.dialled and sign is Sign.MISSED and instance.probed_ms > instance.beat_ms
+        quiet = not instance.dialled and sign in (Sign.MISSED, Sign.PARTLY) and instance.probed_ms > instance.beat_ms
         if quiet and turn.now_ms - instance.beat_ms >= health.tolerance_ms(instance, self.pool.thresholds):
             if "beats_gone" not in instance.told:  # HLT-8
                 instance.told.add("beats_gone")

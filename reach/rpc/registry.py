@@ -96,7 +96,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         instance_id = check_id("instance_id", request.instance_id, required=True)
         pool, instance = self._reach.instance(principal_of(context).tenant, instance_id)
         answer = registry_pb2.GetAgentResponse()
-        fill_agent(answer.agent, pool, instance, self._services.clock.now_ms())
+        fill_agent(answer.agent, pool, instance, self._services.clock.now_ms(), history=True)
         return answer
 
     async def ListAgents(
@@ -153,7 +153,10 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             for pool, instance in self._matching(principal, request.filter):
                 message = agent_pb2.Agent()
                 fill_agent(message, pool, instance, self._services.clock.now_ms())
-                message.ClearField("last_heartbeat_age")
+                for field in ("last_heartbeat_age", "reach_score", "availability_ttl"):
+                    message.ClearField(field)
+                for condition in message.conditions:
+                    condition.ClearField("since")
                 raw = message.SerializeToString(deterministic=True)
                 seen.add(instance.instance_id)
                 if known.get(instance.instance_id) != raw:

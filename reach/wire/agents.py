@@ -10,8 +10,10 @@ from urllib.parse import urlsplit
 
 from agentreach.v1 import agent_pb2, attempt_pb2, error_pb2, event_pb2
 from reach.core import events as ev
+from reach.core.health import reach_score_of
 from reach.core.model import Availability, EffectKind, Fault, Instance, Profile
 from reach.core.pool import Pool
+from reach.core.reachability import loss_rate, round_trip_ms
 from reach.core.signals import load
 from reach.core.stream import Delta, Mode, size_in_bytes
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
@@ -155,6 +157,8 @@ def read_status(status: agent_pb2.AgentStatus) -> dict[str, Any]:
             said[field] = duration_ms(f"status.{field}", getattr(status, field))
     if status.availability:
         said["availability"] = _availability("status.availability", status.availability)
+        if status.HasField("availability_ttl"):
+            said["availability_ttl"] = duration_ms("status.availability_ttl", status.availability_ttl)
     if status.methods and status.ByteSize() <= STATUS_BYTES:
         said["methods"] = {one.name: one.inflight for one in status.methods}
     return said
@@ -252,8 +256,8 @@ def _figures(usage: Mapping[str, float]) -> dict[str, float]:
     return dict(sorted(named)[:FIGURES])
 
 
-def fill_agent(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms: int) -> None:
-    """An instance as the server sees it."""
+def fill_agent(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms: int, *, history: bool = False) -> None:
+    """An instance as the server sees it; with its history only where one is shown."""
     message.registration.ParseFromString(instance.registration)
     message.tenant = pool.key.tenant
     message.revision = instance.revision
@@ -261,8 +265,11 @@ def fill_agent(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms:
     message.health = int(instance.health)  # type: ignore[assignment]
     message.availability = int(instance.availability)  # type: ignore[assignment]
     for condition, (evidence, since_ms) in instance.conditions.items():
-        message.conditions.add(type=int(condition), evidence=evidence, since=duration(max(0, now_ms - since_ms)))
-    message.probe_status = "none"
+        held = message.conditions.add(type=int(condition), evidence=bounded_text(evidence, NOTE_BYTES))
+        held.since.CopyFrom(duration(max(0, now_ms - since_ms)))
+    if instance.availability_until_ms:
+        message.availability_ttl.CopyFrom(duration(max(0, instance.availability_until_ms - now_ms)))
+    _fill_reach(message, pool, instance, now_ms)
     if instance.beat_ms:
         message.last_heartbeat_age.CopyFrom(duration(max(0, now_ms - instance.beat_ms)))
     message.load = load(instance.inflight, instance.max_concurrency)
@@ -271,3 +278,19 @@ def fill_agent(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms:
     message.registered_at.CopyFrom(timestamp(instance.registered_wall_ms))
     message.warnings.extend(instance.warnings)
     message.blocked_by = instance.blocked_by
+    message.suspected_by = instance.suspected
+    for wall_ms, state, reason in instance.history if history else ():
+        message.history.add(at=timestamp(wall_ms), state=state, reason=bounded_text(reason, NOTE_BYTES))
+
+
+def _fill_reach(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms: int) -> None:
+    score = reach_score_of(instance, now_ms, pool.thresholds.weights)
+    if score is not None:
+        message.reach_score = score
+    message.probe_status = instance.probe_status
+    message.last_probe_error = bounded_text(instance.last_probe_error, NOTE_BYTES)
+    rtt, loss = round_trip_ms(instance.probes), loss_rate(instance.probes)
+    if rtt is not None:
+        message.probe_rtt.FromMicroseconds(round(rtt * 1_000))
+    if loss is not None:
+        message.probe_loss = loss

@@ -194,7 +194,7 @@ class AgentByHand(Stream):
         fields.setdefault("boot_id", self.boot_id)
         opening = {"opening": {"protocol_version": "1"}} if not self.frames else {}
         running = fields.pop("running", [])
-        registration = {"agent_id": agent_id, **fields}
+        registration = {"agent_id": agent_id, "ready": True, **fields}
         await self.send(**opening, hellos=[{"link": link, "registration": registration, "running": running}])
         return await self.next("links")
 
