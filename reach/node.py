@@ -21,6 +21,7 @@ from typing import Any
 import uvloop
 
 from reach.config import Config
+from reach.config.thresholds import thresholds_of
 from reach.errors import InvalidRequest, ReachError, Unavailable
 from reach.http.app import HttpServer, MayRead, create_app
 from reach.rpc.access import Admission
@@ -29,9 +30,10 @@ from reach.rpc.principal import Authenticator, KeyAuthentication, NoAuthenticati
 from reach.rpc.server import GrpcServer, Listen
 from reach.rpc.services import Services
 from reach.runtime.clock import Clock
-from reach.runtime.host import Host, Settings
+from reach.runtime.host import Host
 from reach.runtime.loading import restore
 from reach.runtime.reach_api import Reach
+from reach.runtime.settings import Settings
 from reach.store.base import Journal, KeyStore, StoreError, StoreLocked
 from reach.store.keys import SqliteKeyStore
 from reach.store.memory import MemoryJournal
@@ -177,6 +179,7 @@ class Node:
         settings.queue_limit, settings.queue_bytes = router.queue_limit, router.queue_bytes
         settings.overcommit = router.overcommit
         settings.dead_letters = router.dead_letter
+        settings.thresholds = thresholds_of(self.config)
         settings.heartbeat_ms = int(self.config.heartbeat.interval * 1_000)
         settings.session_ttl_ms = int(self.config.session.ttl * 1_000)
         return settings

@@ -13,6 +13,7 @@ from reach.config.page import reference
 from reach.config.sections import (
     ClientIdentity,
     Config,
+    Health,
     Heartbeat,
     Probe,
     Registry,
@@ -28,6 +29,7 @@ __all__ = [
     "ClientIdentity",
     "Config",
     "ConfigError",
+    "Health",
     "Heartbeat",
     "Probe",
     "Registry",

@@ -24,6 +24,14 @@ def broken_relations(config: Config) -> Iterator[Broken]:
         yield ("server.advertise",), "server.advertise must be host:port"
     if probe.retry_interval > probe.interval:
         yield ("probe.retry_interval", "probe.interval"), "probe.retry_interval must not be longer than probe.interval"
+    health = config.health
+    parts = (health.reach_heartbeat, health.reach_rtt, health.reach_loss)
+    if abs(sum(parts) - 100) > 1e-6:
+        names = ("health.reach_heartbeat", "health.reach_rtt", "health.reach_loss")
+        yield names, f"{', '.join(names)} must come to 100, they come to {sum(parts):g}"
+    if health.reach_rtt_good >= health.reach_rtt_bad:
+        both = ("health.reach_rtt_good", "health.reach_rtt_bad")
+        yield both, "health.reach_rtt_good must be shorter than health.reach_rtt_bad"
     if telemetry.otlp_endpoint and not re.fullmatch(r"https?://[^\s/?#]+(?::[0-9]+)?/?", telemetry.otlp_endpoint):
         yield ("telemetry.otlp_endpoint",), "telemetry.otlp_endpoint must be http://host:port or https://host:port"
 

@@ -128,16 +128,68 @@ class Heartbeat(Section, frozen=True):
 
 
 class Probe(Section, frozen=True):
-    """Active checks of agents that are dialled: read and checked, but without effect until dialled agents exist."""
+    """Active checks: pings on the streams of agents that answer them, and calls to agents that are dialled."""
 
     interval: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
     """Seconds between probes of a healthy agent. Too small: load. Too large: a dead agent is noticed late."""
     retry_interval: Annotated[float, Meta(ge=0.1, le=3600)] = 1.0
     """Seconds until the next probe after one that failed. Too small: one hiccup counts as several failures. Too large:
     slow to decide."""
-    fail_threshold: Annotated[int, Meta(ge=1, le=100)] = 3
-    """Failed probes in a row after which an agent is UNREACHABLE. Too small: single losses take agents out. Too large:
-    tasks are sent to dead agents."""
+    fail_threshold: Annotated[int, Meta(ge=1, le=10)] = 3
+    """Failed probes in a row after which an agent is UNREACHABLE, and UNHEALTHY if nothing else speaks for it. Too
+    small: single losses take agents out. Too large: tasks are sent to dead agents."""
+    unreachable_interval: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0
+    """Seconds between probes of an UNREACHABLE agent. Too small: load. Too large: one that is back is noticed late."""
+
+
+class Health(Section, frozen=True):
+    """When what is held against an agent counts."""
+
+    missed_beats: Annotated[int, Meta(ge=2, le=10)] = 3
+    """Beats missed in a row after which an agent is UNHEALTHY and gets no new work, if nothing else speaks for it. Too
+    small: a short pause takes agents out. Too large: tasks are sent to dead agents."""
+    offline: Annotated[float, Meta(ge=10, le=86_400)] = 300.0
+    """Seconds of silence after which an agent is OFFLINE; also how long one that was never ready may be silent. Too
+    small: slow starts are given up. Too large: dead agents are listed for long."""
+    ready_beats: Annotated[int, Meta(ge=1, le=100)] = 2
+    """Beats after which an agent that never says whether it is ready is taken for ready. Too small: work before it is
+    up. Too large: it waits for nothing."""
+    unready: Annotated[float, Meta(ge=1, le=86_400)] = 300.0
+    """Seconds without being ready after which there is an alert. Too small: noise. Too large: told late."""
+    slow_start: Annotated[float, Meta(ge=0, le=3600)] = 30.0
+    """Seconds in which the share of an agent that has become ready grows to what is its due; 0: at once. Too small: a
+    cold agent is flooded. Too large: new agents help late."""
+    stall_factor: Annotated[float, Meta(ge=1, le=100)] = 2.0
+    """An agent that works, but completes nothing and reports no progress for this many usual task times (at least a
+    second), is STALLED and gets no new work. Too small: slow tasks take agents out. Too large: stuck ones get more."""
+    self_failures: Annotated[int, Meta(ge=1, le=1000)] = 3
+    """Failures in a row, by its own report, after which an agent gets no new work until it reports fewer. Too small:
+    one bad task takes it out. Too large: tasks are sent to broken agents."""
+    panic_share: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """If suspicion (missed beats, failed probes, STALLED, open circuits) would exclude a larger share of a pool than
+    this, it is ignored. Too small: suspicion never counts. Too large: a false alarm empties pools."""
+    reach_heartbeat: Annotated[float, Meta(ge=0, le=100)] = 50.0
+    """Part of the age of the last beat in the ReachScore; the three parts must come to 100. Too small: silence hardly
+    shows. Too large: nothing else does."""
+    reach_rtt: Annotated[float, Meta(ge=0, le=100)] = 30.0
+    """Part of the round trip of probes in the ReachScore. Too small: slow agents hardly show. Too large: distance
+    counts more than life."""
+    reach_loss: Annotated[float, Meta(ge=0, le=100)] = 20.0
+    """Part of lost probes in the ReachScore. Too small: bad links hardly show. Too large: one loss outweighs the
+    rest."""
+    reach_fresh: Annotated[float, Meta(ge=0.1, le=3600)] = 10.0
+    """Age of the last beat, in seconds, up to which it has its full part; none at three times that. For agents that
+    beat less often, their interval counts instead. Too small: scores tremble between beats. Too
+    large: silence shows late."""
+    reach_rtt_good: Annotated[float, Meta(ge=0, le=60)] = 0.02
+    """Round trip, in seconds, up to which it has its full part. Too small: chance decides. Too large: no difference is
+    seen."""
+    reach_rtt_bad: Annotated[float, Meta(ge=0.001, le=600)] = 0.5
+    """Round trip, in seconds, from which on it has no part; longer than `reach_rtt_good`. Too small: a busy agent
+    scores as a dead one. Too large: slow ones are not told apart."""
+    reach_loss_bad: Annotated[float, Meta(ge=0.01, le=1)] = 0.3
+    """Share of lost probes from which on they have no part. Too small: one loss is as bad as all. Too large: losses
+    hardly show."""
 
 
 class Session(Section, frozen=True):
@@ -190,6 +242,7 @@ class Config(Section, frozen=True):
     router: Router = Router()
     heartbeat: Heartbeat = Heartbeat()
     probe: Probe = Probe()
+    health: Health = Health()
     session: Session = Session()
     results: Results = Results()
     registry: Registry = Registry()

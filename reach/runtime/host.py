@@ -16,7 +16,6 @@ from reach.core import effects as fx
 from reach.core.directory import UNRESOLVED, Directory, Selector
 from reach.core.events import Arrived, Joined, Joining, RowTaken
 from reach.core.model import Fault, PoolKey, Task, TaskKey
-from reach.core.policies import BALANCED, Policy
 from reach.core.pool import STALLED_MS, Pool, RowNumbers
 from reach.core.queue import WaitQueue
 from reach.core.routing import Router
@@ -25,6 +24,7 @@ from reach.core.stream import Interest, Reader
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
 from reach.runtime.past import Past
+from reach.runtime.settings import Settings
 from reach.runtime.shard import SHARDS, Shard
 from reach.store.base import Journal, StoreError
 
@@ -68,23 +68,6 @@ class Notes(Protocol):
 
     def committed(self, rows: int, ms: float) -> None:
         """A group commit is done."""
-
-
-class Settings:
-    """Limits of the host, from the configuration."""
-
-    __slots__ = (
-        "dead_letters", "heartbeat_ms", "overcommit", "policy", "queue_bytes", "queue_limit", "session_ttl_ms",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.queue_limit = 200_000
-        self.queue_bytes = 1 << 30
-        self.overcommit = 1.5
-        self.session_ttl_ms = 720_000
-        self.heartbeat_ms = 5_000
-        self.dead_letters = True
-        self.policy: Policy = BALANCED
 
 
 def shard_of(key: PoolKey) -> int:
@@ -308,6 +291,7 @@ class Host:
         )
         pool.heartbeat_ms = settings.heartbeat_ms
         pool.dead_letters = settings.dead_letters
+        pool.thresholds = settings.thresholds
         return pool
 
     def pools(self) -> list[Pool]:

@@ -70,7 +70,7 @@ def test_HLT_7_HLT_8_progress_counts_as_much_as_a_completion(sign):
 
 
 def test_HLT_8_taking_up_more_work_is_no_progress():
-    shell, one, two, _ = pair()
+    shell, one, _, _ = pair()
     one.max_concurrency = 9
     for _ in range(2):
         shell.advance(1_000)
