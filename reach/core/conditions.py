@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 LOOP_STALLED = "loop stalled"
 """Evidence: what an agent says of itself while a handler blocks its loop."""
+EARLY_BEAT = 0.8
+"""A beat that comes sooner than this share of the interval after the one before is an early one."""
 LOOKED_AT = 64
 """Running tasks of an instance that are asked for their usual time."""
 
@@ -182,9 +184,12 @@ class Conditions:
     # -- deaf ---------------------------------------------------------------------------------------------------------
 
     def hears(self, instance: Instance, sent: int, echoed: int, turn: Turn) -> None:
-        """Its beat says which frame it had last (HLT-9): one that we sent two beats ago must be among them."""
-        older, newer = instance.frame_marks
-        instance.frame_marks = (newer, sent)
+        """Its beat says which frame it had last (HLT-9): one that we sent two beats ago must be among them. Beats that
+        come early, because something changed, are no measure of time."""
+        older, newer, at_ms = instance.frame_marks
+        if turn.now_ms - at_ms < EARLY_BEAT * instance.heartbeat_ms:
+            return
+        instance.frame_marks = (newer, sent, turn.now_ms)
         if echoed >= older:
             if clear(instance, Condition.DEAF, f"frame {echoed} has arrived", turn):
                 instance.reopened_ms = 0
@@ -198,7 +203,7 @@ class Conditions:
 
     def attached(self, instance: Instance, turn: Turn) -> None:
         """It opened a new stream."""
-        instance.frame_marks, instance.reopened_ms = (0, 0), 0
+        instance.frame_marks, instance.reopened_ms = (0, 0, 0), 0
         clear(instance, Condition.DEAF, "it opened a new stream", turn)
 
     def _drop(self, instance: Instance, turn: Turn) -> None:

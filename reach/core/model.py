@@ -382,8 +382,8 @@ class Instance:
         # What is held against it
         self.suspected = ""
         """Suspicion that would take it out of routing; empty if there is none, or if so many are suspected (HLT-13)."""
-        self.frame_marks: tuple[int, int] = (0, 0)
-        """Frames that had been sent down its stream two beats ago and at the last beat (HLT-9)."""
+        self.frame_marks: tuple[int, int, int] = (0, 0, 0)
+        """Frames that had been sent down its stream two beats ago and at the last beat, and when that was (HLT-9)."""
         self.reopened_ms = 0
         """When it was asked to open its stream anew; 0 if it was not."""
         self.told: set[str] = set()

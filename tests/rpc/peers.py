@@ -178,7 +178,7 @@ class AgentByHand(Stream):
     """An agent on an Attach stream. Link 1 is the one that `join` opens."""
 
     request = attach_pb2.AttachRequest
-    kinds = ("links", "refusals", "offers", "cancels", "acknowledgements", "credits", "grants", "drains")
+    kinds = ("links", "refusals", "offers", "cancels", "acknowledgements", "credits", "grants", "drains", "pings")
 
     def __init__(self, stubs: Stubs, metadata: Metadata = ()) -> None:
         super().__init__(stubs.agent.Attach(metadata=metadata))
