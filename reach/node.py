@@ -22,6 +22,7 @@ import uvloop
 
 from reach.config import Config
 from reach.config.thresholds import thresholds_of
+from reach.core.model import PoolKey
 from reach.errors import InvalidRequest, ReachError, Unavailable
 from reach.http.app import HttpServer, MayRead, create_app
 from reach.rpc.access import Admission
@@ -34,6 +35,7 @@ from reach.runtime.host import Host
 from reach.runtime.loading import restore
 from reach.runtime.reach_api import Reach
 from reach.runtime.settings import Settings
+from reach.runtime.wake import WakeHook
 from reach.store.base import Journal, KeyStore, StoreError, StoreLocked
 from reach.store.keys import SqliteKeyStore
 from reach.store.memory import MemoryJournal
@@ -179,6 +181,10 @@ class Node:
         settings.queue_limit, settings.queue_bytes = router.queue_limit, router.queue_bytes
         settings.overcommit = router.overcommit
         settings.dead_letters = router.dead_letter
+        settings.wake = {
+            PoolKey(hook.tenant, hook.agent_type): WakeHook(tuple(hook.command), hook.url, hook.timeout)
+            for hook in self.config.wake.hooks
+        }
         settings.thresholds = thresholds_of(self.config)
         settings.heartbeat_ms = int(self.config.heartbeat.interval * 1_000)
         settings.session_ttl_ms = int(self.config.session.ttl * 1_000)

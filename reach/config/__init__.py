@@ -23,6 +23,8 @@ from reach.config.sections import (
     Session,
     Storage,
     Telemetry,
+    Wake,
+    WakeHook,
 )
 
 __all__ = [
@@ -39,6 +41,8 @@ __all__ = [
     "Session",
     "Storage",
     "Telemetry",
+    "Wake",
+    "WakeHook",
     "load",
     "reference",
 ]

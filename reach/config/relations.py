@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from reach.config.sections import Config, Server
+from reach.config.sections import Config, Server, WakeHook
 
 Broken = tuple[tuple[str, ...], str]
 """The fields that do not fit, and what is wrong with them."""
@@ -32,6 +32,7 @@ def broken_relations(config: Config) -> Iterator[Broken]:
     if health.reach_rtt_good >= health.reach_rtt_bad:
         both = ("health.reach_rtt_good", "health.reach_rtt_bad")
         yield both, "health.reach_rtt_good must be shorter than health.reach_rtt_bad"
+    yield from _wake(config.wake.hooks)
     if telemetry.otlp_endpoint and not re.fullmatch(r"https?://[^\s/?#]+(?::[0-9]+)?/?", telemetry.otlp_endpoint):
         yield ("telemetry.otlp_endpoint",), "telemetry.otlp_endpoint must be http://host:port or https://host:port"
 
@@ -44,6 +45,17 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _wake(hooks: list[WakeHook]) -> Iterator[Broken]:
+    named = [(hook.tenant, hook.agent_type) for hook in hooks]
+    for tenant, agent_type in sorted({one for one in named if named.count(one) > 1}):
+        yield ("wake.hooks",), f"wake.hooks has {agent_type!r} of tenant {tenant!r} twice"
+    for hook in hooks:
+        if bool(hook.command) == bool(hook.url):
+            yield ("wake.hooks",), f"wake.hooks: {hook.agent_type!r} needs either command or url"
+        if hook.url and not re.fullmatch(r"https?://[^\s]+", hook.url):
+            yield ("wake.hooks",), f"wake.hooks: the url of {hook.agent_type!r} must be http://… or https://…"
 
 
 def _tls(server: Server) -> Iterator[Broken]:

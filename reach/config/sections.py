@@ -192,6 +192,26 @@ class Health(Section, frozen=True):
     hardly show."""
 
 
+class WakeHook(Section, frozen=True):
+    """How the agents of one type are started."""
+
+    agent_type: Annotated[str, Meta(min_length=1, max_length=256)]
+    tenant: Name = "default"
+    command: Annotated[list[str], Meta(max_length=64)] = field(default_factory=list)
+    url: Annotated[str, Meta(max_length=1024)] = ""
+    timeout: Annotated[float, Meta(ge=0.1, le=600)] = 10.0
+
+
+class Wake(Section, frozen=True):
+    """Starting agents on demand: what to call when a task waits and no agent of its type is ready."""
+
+    hooks: Annotated[list[WakeHook], Meta(max_length=1000)] = field(default_factory=list)
+    """A list of `agent_type`, `tenant` (default `default`), `timeout` in seconds (default 10), and one of `command` (a
+    list: program and arguments; it gets AGENT_REACH_WAKE_ID, _AGENT_TYPE, _TENANT and _WAITING) or `url` (gets a POST
+    with the same as JSON). Called once for many tasks; up to three times with the same id if it fails or nobody comes
+    within 2 minutes."""
+
+
 class Session(Section, frozen=True):
     """Conversations, which are pinned to an instance."""
 
@@ -243,6 +263,7 @@ class Config(Section, frozen=True):
     heartbeat: Heartbeat = Heartbeat()
     probe: Probe = Probe()
     health: Health = Health()
+    wake: Wake = Wake()
     session: Session = Session()
     results: Results = Results()
     registry: Registry = Registry()

@@ -40,12 +40,18 @@ class Admission:
             self._members.discard(key)
         else:
             self._members.add(key)
+            if self.pool.waker is not None:
+                self.pool.waker.resumed(turn)
         if suspected:
             self._suspects[key] = instance
         else:
             self._suspects.pop(key, None)
         self._admit(instance, barred)
         self._look(turn)
+
+    def anybody(self) -> bool:
+        """Whether any instance takes new work, but for its slots."""
+        return bool(self._members)  # suspicion never excludes all of them
 
     def leave(self, instance: Instance, turn: Turn) -> None:
         """The instance is no longer in the pool."""

@@ -39,6 +39,8 @@ class Assignment:
         if instance is None:
             pool.queue.push(task)
             pool.deadlines.arm(task, turn)
+            if pool.waker is not None:
+                pool.waker.task_waits(turn)
             return False
         self.assign(task, instance, turn)
         return True

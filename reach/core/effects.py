@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from reach.core.model import Fault, Instance, Outcome, Task
+from reach.core.model import Fault, Instance, Outcome, PoolKey, Task
 from reach.core.rows import Writes
 from reach.errors import Reason
 
@@ -144,6 +144,19 @@ class DropLink:
 
     def __init__(self, link: Any) -> None:
         self.link = link
+
+
+class Wake:
+    """Call the wake hook of a pool; the outcome comes back as `WakeAnswered` (HLT-14)."""
+
+    __slots__ = ("number", "pool", "waiting")
+
+    def __init__(self, pool: PoolKey, number: int, waiting: int) -> None:
+        self.pool = pool
+        self.number = number
+        """Names the wake: the same in repeated tries."""
+        self.waiting = waiting
+        """Tasks that wait."""
 
 
 class DrainLink:

@@ -162,6 +162,17 @@ class Checked:
         self.error = error
 
 
+class WakeAnswered:
+    """A wake hook is done (HLT-14)."""
+
+    __slots__ = ("error", "number")
+
+    def __init__(self, number: int, error: str) -> None:
+        self.number = number
+        self.error = error
+        """Why it failed, for people; empty if it did not."""
+
+
 class Drained:
     """An operator asked an instance to finish (or, with `undo`, to go on)."""
 

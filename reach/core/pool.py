@@ -39,6 +39,7 @@ from reach.core.session import Pins
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Fold, Kind, emit, flush, size_in_bytes
 from reach.core.vitals import Vitals
+from reach.core.wake import Waker
 from reach.core.wheel import TimerWheel
 from reach.errors import ErrorClass, Reason
 
@@ -72,7 +73,7 @@ class Pool:
         "_handlers", "admission", "assignment", "budget", "conditions", "dead_letters", "deadlines", "delivery",
         "dirty", "excused_until_ms", "finished", "fleet", "heartbeat_ms", "held", "instances", "judge_from_ms",
         "key", "late_outcomes", "leases", "pins", "queue", "router", "rows", "same_content", "scores", "seed",
-        "shard", "slot_freed", "tasks", "thresholds", "vitals", "wheel",
+        "shard", "slot_freed", "tasks", "thresholds", "vitals", "waker", "wheel",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +116,8 @@ class Pool:
         self.heartbeat_ms = 5_000
         """How often an instance beats that does not ask for another interval."""
         self.thresholds = THRESHOLDS
+        self.waker: Waker | None = None
+        """Its wake hook, if it has one."""
         self.dead_letters = True
         """What is given up becomes a dead letter; else it is merely FAILED."""
         self.late_outcomes = 0
@@ -129,6 +132,7 @@ class Pool:
             ev.Beat: self.vitals.beat,
             ev.Probed: self.vitals.probed,
             ev.Checked: self.vitals.checked,
+            ev.WakeAnswered: self._wake_answered,
             ev.Joined: self.fleet.join,
             ev.LinkEnded: self.fleet.link_ended,
             ev.Left: self.fleet.leave,
@@ -186,6 +190,12 @@ class Pool:
                 self.vitals.due(entry, turn)
             elif isinstance(entry, HeldSlots):
                 self.held.free(entry)
+            elif isinstance(entry, Waker):
+                entry.due(turn)
+
+    def _wake_answered(self, event: ev.WakeAnswered, turn: Turn) -> None:
+        if self.waker is not None:
+            self.waker.answered(event, turn)
 
     # -- what agents say ----------------------------------------------------------------------------------------------
 

@@ -21,11 +21,13 @@ from reach.core.queue import WaitQueue
 from reach.core.routing import Router
 from reach.core.session import Pins
 from reach.core.stream import Interest, Reader
+from reach.core.wake import Waker
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
 from reach.runtime.past import Past
 from reach.runtime.settings import Settings
 from reach.runtime.shard import SHARDS, Shard
+from reach.runtime.wake import WakeHooks
 from reach.store.base import Journal, StoreError
 
 log = logging.getLogger(__name__)
@@ -102,6 +104,7 @@ class Host:
         self.committer = Committer(journal, self.perform, on_broken, notes.committed)
         self._journal = journal
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="journal-reads")
+        self.wakes = WakeHooks(settings.wake, lambda key, event: self.post(self.pool(key), event))
         self.past = Past(self, journal, self._reads)
         self._acts: dict[type, Callable[[Any], None]] = {
             fx.Offer: self._offer,
@@ -112,6 +115,7 @@ class Host:
             fx.CreditAttempt: lambda e: e.link.credit(e.tenant, e.task_id, e.attempt, e.bytes),
             fx.Welcome: lambda e: e.link.welcome(e),
             fx.CloseLink: lambda e: e.link.close(e.fault),
+            fx.Wake: self.wakes.wake,
             fx.AskReopen: lambda e: e.link.reopen(),
             fx.DropLink: lambda e: e.link.drop(),
             fx.DrainLink: lambda e: e.link.drain(e.deadline_ms),
@@ -292,6 +296,7 @@ class Host:
         pool.heartbeat_ms = settings.heartbeat_ms
         pool.dead_letters = settings.dead_letters
         pool.thresholds = settings.thresholds
+        pool.waker = Waker(pool) if key in settings.wake else None
         return pool
 
     def pools(self) -> list[Pool]:
@@ -368,6 +373,7 @@ class Host:
     async def stop(self) -> None:
         """Ends the writer and the timers. Links and callers must be gone by now."""
         self._ticker.cancel()
+        await self.wakes.stop()
         if self._timer is not None:
             self._timer.cancel()
         if self.committer.held is None:

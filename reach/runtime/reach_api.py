@@ -73,10 +73,11 @@ class Reach:
         host, tenant = self.host, task.tenant
         found = host.directory.pools_of(tenant, selector)
         if not found:
-            if self.strict:
+            key = PoolKey(tenant, selector.agent_type or UNRESOLVED)
+            if self.strict and key not in host.settings.wake:
                 message = "no registered agent matches the selector"
                 raise InvalidRequest(message, Reason.NO_MATCHING_AGENT)
-            return PoolKey(tenant, selector.agent_type or UNRESOLVED)
+            return key
         key = found[0]
         if len(found) > 1:
             pools = [host.pool(one) for one in found]

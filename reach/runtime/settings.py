@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from reach.core.health import THRESHOLDS
+from reach.core.model import PoolKey
 from reach.core.policies import BALANCED, Policy
+from reach.runtime.wake import WakeHook
 
 
 class Settings:
@@ -11,7 +13,7 @@ class Settings:
 
     __slots__ = (
         "dead_letters", "heartbeat_ms", "overcommit", "policy", "queue_bytes", "queue_limit", "session_ttl_ms",
-        "thresholds",
+        "thresholds", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -23,3 +25,5 @@ class Settings:
         self.dead_letters = True
         self.policy: Policy = BALANCED
         self.thresholds = THRESHOLDS
+        self.wake: dict[PoolKey, WakeHook] = {}
+        """How pools are woken in which nobody is ready."""

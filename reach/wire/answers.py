@@ -222,6 +222,9 @@ def fill_task(message: task_pb2.Task, task: Task, *, full: bool) -> None:
     message.last_sequence = task.sequence
     if task.pool is not None:
         message.pool = task.pool.key.agent_type
+    waker = task.pool.waker if task.pool is not None and task.outcome is None else None
+    if waker is not None and waker.state:
+        message.wake = waker.state.name.lower()
     if task.pending_reason and task.outcome is None:
         message.pending_reason = task.pending_reason
     for past in task.history or ():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentreach.v1 import agent_pb2, registry_pb2, task_pb2
 from tests.e2e.plain import Plain, spec, timeouts
-from tests.e2e.processes import eventually, tell
+from tests.e2e.processes import Server, eventually, tell
 
 pytestmark = pytest.mark.e2e
 
@@ -102,3 +106,31 @@ def test_B1_a_blocked_loop_is_stalled_with_its_evidence_fails_its_pings_and_lose
     assert plain.result("blocks").attempts == 1
     eventually(lambda: not look(plain, one).blocked_by, "it is back")
     eventually(lambda: look(plain, one).probe_status == "ok", "it answers again", seconds=35)
+
+
+@pytest.fixture
+def waking(tmp_path: Path) -> Path:
+    """The file that the wake hook of the type `worker` makes."""
+    return tmp_path / "wake up"
+
+
+@pytest.fixture
+def server(tmp_path: Path, waking: Path) -> Iterator[Server]:
+    """A server with a wake hook for the type `sleeper`."""
+    config = tmp_path / "config.yaml"
+    command = ["sh", "-c", f"echo $AGENT_REACH_WAKE_ID >> {shlex.quote(str(waking))}"]
+    config.write_text(json.dumps({"wake": {"hooks": [{"agent_type": "sleeper", "command": command}]}}))
+    with Server(tmp_path / "data", arguments=["--config", str(config)]) as made:
+        yield made
+        assert not made.tracebacks()
+
+
+def test_HLT_14_a_task_for_a_type_that_sleeps_wakes_it_once(server, plain, start_agents, waking):
+    for number in range(5):
+        plain.dispatch(spec("echo", "good morning", f"early-{number}", agent_type="sleeper"))
+    eventually(lambda: plain.get("early-0").wake == "acknowledged", "the hook was called")
+    assert waking.read_text() == "default/sleeper/1\n"
+    assert plain.get("early-0").state == task_pb2.TASK_STATE_PENDING
+    start_agents(1, "--agent", "sleeper", "--type", "sleeper")
+    assert [plain.result(f"early-{number}").output.text for number in range(5)] == ["good morning"] * 5
+    assert waking.read_text() == "default/sleeper/1\n"
