@@ -294,7 +294,9 @@ class Delivery:
             took = max(1, turn.now_ms - task.started_ms)
             instance.done += 1
             instance.latency_ms = running_mean(instance.latency_ms, took)
-            stats_of(instance.methods, task.requirement.method).window.add(turn.now_ms, 0, took)
+            method = task.requirement.method
+            stats = instance.methods.get(method) or stats_of(instance.methods, method)
+            stats.window.add(turn.now_ms, 0, took)
         self.end(task, TaskInput.SUCCEED, outcome, turn)
 
     def end(self, task: Task, event: TaskInput, outcome: Outcome, turn: Turn) -> None:

@@ -311,7 +311,9 @@ class Pool:
         task = self._current(event, turn)
         if task is None:
             return
-        self._moves(event.instance, turn)
+        event.instance.moved_ms = turn.now_ms
+        if event.instance.conditions:
+            self.conditions.moves(event.instance, turn)
         link = event.reply if event.reply is not None else event.instance.link
         answered = event.fault is None and event.released is None and event.waiting is None
         if task.state >= FIRST_TERMINAL or (task.state is TaskState.PENDING and not answered):
