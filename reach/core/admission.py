@@ -9,6 +9,7 @@ from reach.core.effects import Noted, Turn
 from reach.core.model import Instance
 
 if TYPE_CHECKING:
+    from reach.core.events import WakeAnswered
     from reach.core.pool import Pool
 
 
@@ -52,6 +53,11 @@ class Admission:
     def anybody(self) -> bool:
         """Whether any instance takes new work, but for its slots."""
         return bool(self._members)  # suspicion never excludes all of them
+
+    def wake_answered(self, event: WakeAnswered, turn: Turn) -> None:
+        """The wake hook of the pool is done."""
+        if self.pool.waker is not None:
+            self.pool.waker.answered(event, turn)
 
     def leave(self, instance: Instance, turn: Turn) -> None:
         """The instance is no longer in the pool."""

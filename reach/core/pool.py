@@ -132,7 +132,7 @@ class Pool:
             ev.Beat: self.vitals.beat,
             ev.Probed: self.vitals.probed,
             ev.Checked: self.vitals.checked,
-            ev.WakeAnswered: self._wake_answered,
+            ev.WakeAnswered: self.admission.wake_answered,
             ev.Joined: self.fleet.join,
             ev.LinkEnded: self.fleet.link_ended,
             ev.Left: self.fleet.leave,
@@ -193,10 +193,6 @@ class Pool:
             elif isinstance(entry, Waker):
                 entry.due(turn)
 
-    def _wake_answered(self, event: ev.WakeAnswered, turn: Turn) -> None:
-        if self.waker is not None:
-            self.waker.answered(event, turn)
-
     # -- what agents say ----------------------------------------------------------------------------------------------
 
     def find(self, tenant: str, task_id: str) -> Task | None:
@@ -218,12 +214,6 @@ class Pool:
             message = f"attempt {event.attempt} of task {event.task_id!r} is over; attempt {task.attempt} is current"
             self._refuse(event, Fault(ErrorClass.INVALID_REQUEST, Reason.STALE_ATTEMPT, message), turn)
         return None
-
-    def _moves(self, instance: Instance, turn: Turn) -> None:
-        """A task of the instance makes progress, or ends by its doing."""
-        instance.moved_ms = turn.now_ms
-        if instance.conditions:
-            self.conditions.moves(instance, turn)
 
     def _refuse(self, event: ev.AttemptEvent, fault: Fault, turn: Turn) -> None:
         link = event.reply if event.reply is not None else event.instance.link
@@ -251,7 +241,7 @@ class Pool:
         task = self._live(event, turn)
         if task is None or event.attempt_sequence <= task.attempt_sequence:
             return
-        self._moves(event.instance, turn)
+        self.vitals.moved(event.instance, turn)
         emitted = task.log
         if event.attempt_sequence == 1 and emitted is not None and not emitted.fold_whole:
             emit(task, Kind.ATTEMPT_RESET, 0, turn)
@@ -276,7 +266,7 @@ class Pool:
         task = self._live(event, turn)
         if task is None:
             return
-        self._moves(event.instance, turn)
+        self.vitals.moved(event.instance, turn)
         if event.checkpoint is not None:
             task.checkpoint = event.checkpoint
             if not task.volatile:

@@ -143,6 +143,12 @@ class Vitals:
         if instance.health is not Health.HEALTHY:
             self.proven(instance, "traffic", turn)
 
+    def moved(self, instance: Instance, turn: Turn) -> None:
+        """A task of the instance makes progress, or ends by its doing."""
+        instance.moved_ms = turn.now_ms
+        if instance.conditions:
+            self.pool.conditions.moves(instance, turn)
+
     def proven(self, instance: Instance, why: str, turn: Turn) -> None:
         """It lives, by whatever proof of its own."""
         if instance.bit < 0:
