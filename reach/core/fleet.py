@@ -53,19 +53,20 @@ class Fleet:
         if instance.boot_id != joining.boot_id:
             self._next_generation(instance, joining, turn)
         self._update(instance, joining, event.revision, turn)
+        if event.status and "ready" in event.status:
+            instance.ready = event.status["ready"]
+        pool.conditions.readiness(instance, turn)
+        if event.status:
+            pool.vitals.apply_status(instance, event.status, turn)
+        pool.admission.place(instance, turn)  # before any of its attempts is routed anew
         if event.link is None:
             turn.sends.append(Done(event.reply, instance))
         else:
             self._attach(instance, event, turn)
-        if event.status and "ready" in event.status:
-            instance.ready = event.status["ready"]
-        pool.conditions.readiness(instance, turn)
         pool.vitals.proven(instance, "registered", turn)
         pool.scores.score(instance, turn)
         pool.slot_freed = True  # it may have more slots now, or match what it did not match before
-        if event.status:
-            pool.vitals.apply_status(instance, event.status, turn)
-        self.pool.vitals.check(instance, turn)
+        pool.vitals.check(instance, turn)
 
     def _next_generation(self, instance: Instance, joining: Joining, turn: Turn) -> None:
         if instance.boot_id:

@@ -208,8 +208,21 @@ class Router:
             eligible = self._without(eligible, excluded)
         if self.slow_start.cold:
             others = eligible & ~self.slow_start.stand_back(mix(seed, STEPS))
-            if others & self._free:
-                eligible = others
+            verdict = self._with_free_slot(others, cost, seed) if others != eligible else None
+            if verdict is not None:
+                return verdict
+        verdict = self._with_free_slot(eligible, cost, seed)
+        if verdict is not None:
+            return verdict
+        found = (self._overfull | self._free) & eligible
+        if found:
+            chosen, best = self._least_loaded(found, cost, seed)
+            if chosen is not None:
+                return Verdict(chosen, eligible, found, seed, best, "overcommit")
+        return Verdict(None, eligible, 0, seed, 0.0, "capacity" if eligible else "no_match")
+
+    def _with_free_slot(self, eligible: int, cost: int, seed: int) -> Verdict | None:
+        """The best of those that need not be overfilled, if there is one."""
         occupied = self._occupied
         while occupied:
             number = occupied.bit_length() - 1
@@ -219,12 +232,7 @@ class Router:
                 if chosen is not None:
                     return Verdict(chosen, eligible, found, seed, best, "score")
             occupied ^= 1 << number
-        found = (self._overfull | self._free) & eligible
-        if found:
-            chosen, best = self._least_loaded(found, cost, seed)
-            if chosen is not None:
-                return Verdict(chosen, eligible, found, seed, best, "overcommit")
-        return Verdict(None, eligible, 0, seed, 0.0, "capacity" if eligible else "no_match")
+        return None
 
     def _best(self, found: int, cost: int, seed: int) -> tuple[Instance | None, float]:
         if not found & (found - 1):

@@ -272,7 +272,7 @@ class Driver:
         assert offer.link is not None
         one = offer.instance
         if not mixed:
-            assert not one.blocked_by, one
+            assert not one.blocked_by or one.suspected, one  # what ended a panic may have come after it
             if not events or not isinstance(events[0], ev.Joined | ev.Beat):
                 limit = int(one.max_concurrency * self.shell.pool.router.overcommit)
                 assert one.inflight <= max(limit, offer.task.cost), one

@@ -160,3 +160,12 @@ def test_each_step_takes_part_in_as_many_tenths_of_the_decisions():
     for step in range(1, warmup.STEPS + 1):
         takes_part = sum(not start.stand_back(draw) >> step & 1 for draw in range(warmup.STEPS))
         assert takes_part == step
+
+
+def test_HLT_10_who_starts_slowly_is_used_when_the_task_fits_nowhere_else():
+    shell = Shell()
+    warm = shell.join("warm", slots=3)
+    shell.advance_beating(31_000, warm)
+    shell.submit()
+    shell.join("new", slots=3)
+    assert {shell.submit(cost=3).instance_id, shell.submit().instance_id} == {"warm", "new"}
