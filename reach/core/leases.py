@@ -31,7 +31,7 @@ class Leases:
         instance: Instance | None = task.instance
         if instance is None or (instance.link is None and task.lease_until_ms):
             return task.lease_until_ms
-        timeout = health.TIMEOUT_BEATS * instance.heartbeat_ms + health.WAIT_UNHEALTHY_MS
+        timeout = health.tolerance_ms(instance, self.pool.thresholds) + health.WAIT_UNHEALTHY_MS
         return max(task.lease_until_ms, instance.beat_ms + timeout)
 
     def expired(self, task: Task, turn: Turn) -> None:

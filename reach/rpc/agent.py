@@ -18,6 +18,7 @@ from reach.rpc.waiting import over
 from reach.runtime.reach_api import fault_of
 from reach.wire.agents import (
     HANDLE_BYTES,
+    is_cut,
     read_delta,
     read_key,
     read_progress,
@@ -279,6 +280,8 @@ class AttachStream:
 
     def _beat(self, link: AttachLink, instance: Instance, beat: attach_pb2.LinkBeat) -> None:
         self.services.metrics.beat("stream")
+        if is_cut(beat.status):
+            self.services.metrics.status_cut()
         self._post(link, ev.Beat(instance, read_status(beat.status), self._down, beat.last_frame))
 
     def _accept(self, link: AttachLink, instance: Instance, accept: attempt_pb2.AttemptAccept) -> None:
@@ -307,6 +310,8 @@ class AttachStream:
 
     def _warm(self, link: AttachLink, instance: Instance, status: Any) -> None:
         self.services.metrics.beat("warm")
+        if is_cut(status):
+            self.services.metrics.status_cut()
         self._post(link, ev.Beat(instance, read_status(status)))
 
     def _effect(self, link: AttachLink, instance: Instance, message: attach_pb2.EffectRequest) -> None:

@@ -21,7 +21,7 @@ from reach.rpc.principal import Principal, credentials_ended, principal_of
 from reach.rpc.services import Services
 from reach.rpc.waiting import Answer
 from reach.runtime.reach_api import fault_of
-from reach.wire.agents import fill_agent, read_registration, read_status
+from reach.wire.agents import fill_agent, is_cut, read_registration, read_status
 from reach.wire.answers import duration, fill_error
 from reach.wire.requests import ID_BYTES, TAGS, check_enum, check_id, check_ids, duration_ms, invalid
 from reach.wire.status import bounded_text
@@ -189,6 +189,8 @@ class HeartbeatServicer(heartbeat_pb2_grpc.HeartbeatServiceServicer):
         boot_id = check_id("beat.boot_id", beat.boot_id, required=True)
         pool, instance = self._reach.instance(principal.tenant, instance_id, boot_id)
         self._services.metrics.beat(kind)
+        if is_cut(beat.status):
+            self._services.metrics.status_cut()
         self._reach.post(pool, ev.Beat(instance, read_status(beat.status)))
         return instance
 

@@ -159,9 +159,14 @@ def read_status(status: agent_pb2.AgentStatus) -> dict[str, Any]:
         said["availability"] = _availability("status.availability", status.availability)
         if status.HasField("availability_ttl"):
             said["availability_ttl"] = duration_ms("status.availability_ttl", status.availability_ttl)
-    if status.methods and status.ByteSize() <= STATUS_BYTES:
+    if status.methods and not is_cut(status):
         said["methods"] = {one.name: one.inflight for one in status.methods}
     return said
+
+
+def is_cut(status: agent_pb2.AgentStatus) -> bool:
+    """Whether `read_status` leaves out what a status says of methods, for it is over 2 KiB (HLT-2)."""
+    return bool(status.methods) and status.ByteSize() > STATUS_BYTES
 
 
 def fault_from_proto(error: error_pb2.Error) -> Fault:

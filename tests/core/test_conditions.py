@@ -128,6 +128,15 @@ def test_HLT_7_progress_without_beats_never_evicts_and_silence_does():
     assert {offer.instance.instance_id for offer in of(sends, Offer)} == {"two"}
 
 
+def test_HLT_7_the_work_of_a_busy_instance_waits_as_long_as_it_may_be_silent():
+    shell, one, two, tasks = pair()
+    shell.step(ev.Beat(one, {"availability": Availability.BUSY, "longest_task": 60_000}))
+    shell.advance_beating(90_000 + health.WAIT_UNHEALTHY_MS - 2_000, two)
+    assert [task.attempt for task in tasks] == [1, 1]
+    shell.advance_beating(4_000, two)
+    assert [task.instance_id for task in tasks] == ["two", "two"]
+
+
 def test_B1_a_blocked_loop_is_stalled_with_its_evidence_and_an_alert():
     shell, task, one = running("one", "two")
     sends = shell.step(ev.Beat(one, {"loop_stalled": 1_500}))

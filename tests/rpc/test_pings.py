@@ -76,6 +76,17 @@ async def test_HLT_6_unanswered_pings_alone_make_an_agent_that_beats_suspect_at_
     await agent.close()
 
 
+async def test_HLT_2_a_status_over_2_kib_is_cut_and_counted_and_never_fatal(stubs, node):
+    agent = await joined(stubs)
+    before = node.metrics.cut_statuses
+    methods = [{"name": f"{'m' * 100}{number}", "inflight": 1} for number in range(40)]
+    await agent.send(beats=[{"link": 1, "status": {"max_concurrency": 7, "methods": methods}}])
+    await until(stubs, agent, lambda one: one.max_concurrency == 7)
+    assert node.metrics.cut_statuses == before + 1
+    assert not agent.seen["refusals"]
+    await agent.close()
+
+
 async def test_HLT_9_an_agent_that_does_not_hear_is_asked_to_reopen_and_then_cut_off(stubs):
     agent = await joined(stubs)
     await agent.send(beats=[{"link": 1, "last_frame": 1}])
