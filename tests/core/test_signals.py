@@ -133,6 +133,14 @@ def test_HLT_5_the_last_seconds_count_twice_and_old_bad_history_ages_out():
     assert (stats.success_rate(1_000_000), stats.mean_latency_ms(1_000_000)) == (signals.NEUTRAL_SUCCESS, 0)
 
 
+def test_HLT_5_what_a_window_keeps_is_bounded():
+    window = signals.Window()
+    for slot in range(1_000):
+        window.add(slot * signals.SLOT_MS, 0, 1)
+    assert len(window._marks) == signals.WINDOW_SLOTS
+    assert window.figures(999 * signals.SLOT_MS)[0] == signals.WINDOW_SLOTS + signals.RECENT_SLOTS
+
+
 def test_RTE_14_methods_have_figures_of_their_own_and_their_number_is_bounded():
     methods: dict[str, signals.MethodStats] = {}
     signals.stats_of(methods, "image").window.add(1_000, 0, 10)
