@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SESSION_PAUSE_MS = 100
 """How long a new session waits at least before it asks again for an instance that may hold another one."""
+HALF_FULL = 0.5
+"""Below this load an instance is not passed over, however idle the others are."""
 SET_ASIDE = 8
 """Heads of a queue that may be passed over because the instances they failed on are the only free ones."""
 
@@ -146,9 +148,10 @@ class Assignment:
         return propose
 
     def _by_key(self, task: Task) -> Propose:
-        """The ring's proposal by the key of a task, passing over those with more than 1.25 times the mean load."""
+        """The ring's proposal by the key of a task, passing over those that are more than half full and have more than
+        1.25 times the mean load: a key stays where it is as long as that hurts nobody."""
         pool = self.pool
-        bound = BOUND * pool.router.figures.mean_load
+        bound = max(HALF_FULL, BOUND * pool.router.figures.mean_load)
 
         def propose(allowed: Callable[[Instance], bool | int]) -> Instance | None:
             fallback: Instance | None = None
@@ -156,7 +159,7 @@ class Assignment:
                 instance = pool.instances.get(name)
                 if instance is None or not allowed(instance):
                     continue
-                if instance.inflight <= bound * instance.max_concurrency:
+                if instance.inflight < bound * instance.max_concurrency:
                     return instance
                 fallback = fallback or instance
             return fallback
