@@ -1,7 +1,7 @@
 """The scores of a pool's instances, kept up to date: only what changed is scored anew (RTE-4).
 
 Whatever happens, a refresh scores a bounded number of instances; the rest follows at the next one. So a baseline that
-moves in a pool of 100,000 costs a tenth of a core for a few seconds, not a second at once.
+moves in a pool of 100,000 costs a little for a few seconds, not half a second at once.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ REFRESH_MS = 200
 SCORED_AT_MOST = 4_000
 """Instances that one refresh scores, over all policies in use: 10 to 15 ms; so many beat in 200 ms in a pool of
 100,000."""
+AT_LEISURE = 2_000
+"""Up to so many are scored only because a figure of the whole pool moved. Where more than that change by themselves,
+their own beats bring them up to date."""
 BASELINE_MOVES = 0.05
 """By how much the baseline must differ from the one in use for all scores to be made anew."""
 MEDIAN_OF = 501
@@ -32,11 +35,13 @@ MAX_METHODS = 16
 class Scores:
     """What routing compares."""
 
-    __slots__ = ("_changed", "_refreshed_ms", "_weights_moved", "follows_load", "pool")
+    __slots__ = ("_changed", "_outdated", "_refreshed_ms", "_weights_moved", "follows_load", "pool")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self._changed: dict[str, Instance] = {}
+        self._outdated: list[Instance] = []
+        """Those that are yet to be scored because a figure of the pool moved."""
         self._refreshed_ms = 0
         self._weights_moved = False
         self.follows_load = False
@@ -61,7 +66,7 @@ class Scores:
         """Folds changed signals into the scores, at most every 200 ms."""
         router = self.pool.router
         router.now_ms = turn.now_ms
-        if turn.now_ms < self._refreshed_ms + REFRESH_MS or not (self._changed or router.unscored()):
+        if turn.now_ms < self._refreshed_ms + REFRESH_MS or not (self._changed or self._outdated or router.unscored()):
             return
         self._refreshed_ms = turn.now_ms
         indexes = router.indexes()
@@ -70,13 +75,17 @@ class Scores:
         )
         by_reach = any("reach" in index.policy.weights for index in indexes)
         if self._pool_moved():
-            self._changed.update(self.pool.instances)
+            self._outdated = list(self.pool.instances.values())
         left = SCORED_AT_MOST // len(indexes)
         if len(self._changed) <= left:
             changed, self._changed = list(self._changed.values()), {}
         else:
             changed = [self._changed.pop(name) for name in list(islice(self._changed, left))]
+        while self._outdated and len(changed) < AT_LEISURE // len(indexes):
+            changed.append(self._outdated.pop())
         for instance in changed:
+            if instance.bit < 0:
+                continue
             if self.follows_load:
                 self._compare_load(instance, turn.now_ms)
             if by_reach:
