@@ -405,3 +405,41 @@ def test_HLT_11_the_parts_of_the_reach_score_come_to_a_hundred():
 
 def test_defaults_of_health_are_those_of_the_core():
     assert thresholds_of(Config()) == THRESHOLDS
+
+
+def test_RTE_3_own_policies_come_from_the_file(tmp_path: Path) -> None:
+    text = """
+router:
+  policy: careful
+  policies:
+    careful: {success_rate: 3, capacity: 1, near_tie: 0.05}
+  pool_policies: {summarizer: least_connections}
+"""
+    router = load(written(tmp_path, text), HOME).router
+    assert router.policies == {"careful": {"success_rate": 3.0, "capacity": 1.0, "near_tie": 0.05}}
+    assert router.pool_policies == {"summarizer": "least_connections"}
+    environ = {**HOME, "AGENT_REACH_ROUTER_POLICIES": "{mine: {load: 1}}"}
+    assert load(None, environ).router.policies == {"mine": {"load": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("router", "told"),
+    [
+        ("policy: best", "router.policy: there is no policy 'best'; there is balanced, reachability"),
+        ("pool_policies: {x: best}", "router.pool_policies: there is no policy 'best'"),
+        ("policies: {p: {speed: 1}}", "router.policies.p: there is no signal 'speed'"),
+        ("policies: {p: {latency: -1}}", "router.policies.p: latency must be 0 or more, it is -1"),
+        ("policies: {p: {latency: .nan}}", "router.policies.p: latency must be 0 or more, it is nan"),
+        ("policies: {p: {latency: 0}}", "router.policies.p: its weights sum to 0"),
+        ("policies: {balanced: {latency: 1}}", "router.policies.balanced: balanced is a built-in policy"),
+        ("policies: {p: {latency: fast}}", "router.policies: expected float, got str"),
+        ("policies: [p]", "router.policies: expected object, got array"),
+        ("canary_share: 2", "router.canary_share: expected float <= 1"),
+    ],
+)
+def test_RTE_3_policies_that_mean_nothing_are_told_with_file_and_line(tmp_path: Path, router: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path, f"router:\n  {router}\n"), HOME)
+    (problem,) = caught.value.problems
+    assert told in problem
+    assert re.search(r"reach\.yaml:2", problem)
