@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bench import peer_runs, runs
+from bench import decisions, peer_runs, runs
 
 
 class Budget(NamedTuple):
@@ -38,6 +38,11 @@ def _sdk_rate(inflight: int, tasks: int, *, volatile: bool = False) -> Callable[
 
 def _floor_rate(mode: str, inflight: int, tasks: int) -> Callable[[float], float]:
     return lambda scale: runs.floor(mode, inflight, tasks * scale).rate
+
+
+def _decision(instances: int, bar: float) -> Budget:
+    text = f"routing decision with its in-flight update, p50, {instances:,} instances"
+    return Budget(text, "us", lambda scale: decisions.decide_us(instances, scale), None, bar, "lower")
 
 
 BUDGETS = {
@@ -81,6 +86,25 @@ BUDGETS = {
         0.7,
         "higher",
     ),
+    "PRF-4@142": _decision(142, 10.0),
+    "PRF-4@10k": _decision(10_000, 30.0),
+    "PRF-4@100k": _decision(100_000, 80.0),
+    "PRF-4@pools": Budget(
+        "the same in 142 instances beside 1,000 other pools, against alone",
+        "us",
+        lambda scale: decisions.decide_us(142, scale, others=decisions.OTHER_POOLS),
+        lambda scale: decisions.decide_us(142, scale),
+        1.2,
+        "lower",
+    ),
+    "PRF-4@scores": Budget(
+        "scores of 100,000 instances that beat each 5 s",
+        "of a core",
+        lambda scale: decisions.rescoring_share(100_000, scale),
+        None,
+        0.1,
+        "lower",
+    ),
     "PRF-10": Budget("start to SERVING", "s", lambda scale: runs.start_seconds(), None, 1.5, "lower"),
 }
 
@@ -111,6 +135,11 @@ def measure(name: str, budget: Budget, rounds: int, scale: float) -> dict[str, o
     }
 
 
+def _named(given: str) -> list[str]:
+    """An id, or all parts of one that is only measured in parts (`PRF-4`)."""
+    return [given] if given in BUDGETS else [name for name in BUDGETS if name.startswith(f"{given}@")] or [given]
+
+
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -123,10 +152,11 @@ def main() -> None:
         for line in peer_runs.compare(scale):
             print(json.dumps(line), flush=True)
         return
-    unknown = [name for name in arguments.ids if name not in BUDGETS]
+    ids = [name for given in arguments.ids for name in _named(given)]
+    unknown = [name for name in ids if name not in BUDGETS]
     if unknown:
         parser.error(f"no budget {', '.join(unknown)}; there is {', '.join(BUDGETS)}, peers")
-    for name in arguments.ids or BUDGETS:
+    for name in ids or BUDGETS:
         print(json.dumps(measure(name, BUDGETS[name], arguments.rounds, scale)), flush=True)
 
 

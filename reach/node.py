@@ -22,8 +22,10 @@ from typing import Any
 import uvloop
 
 from reach.config import Config
+from reach.config.thresholds import thresholds_of
 from reach.config.watching import Rules
-from reach.core.policies import POLICIES
+from reach.core.model import PoolKey
+from reach.core.policies import POLICIES, own_policy
 from reach.errors import InvalidRequest, ReachError, Unavailable
 from reach.http.app import HttpServer, MayRead, create_app
 from reach.rpc.access import Admission
@@ -33,11 +35,13 @@ from reach.rpc.server import GrpcServer, Listen
 from reach.rpc.services import Services
 from reach.runtime.clock import Clock
 from reach.runtime.embedders import Embedder, EndpointEmbedder, LocalEmbedder
-from reach.runtime.host import Host, Settings
+from reach.runtime.host import Host
 from reach.runtime.loading import restore
 from reach.runtime.matcher import Matcher
 from reach.runtime.reach_api import Reach
 from reach.runtime.rules import reform
+from reach.runtime.settings import Settings
+from reach.runtime.wake import WakeHook
 from reach.store.base import Journal, KeyStore, StoreError, StoreLocked
 from reach.store.keys import SqliteKeyStore
 from reach.store.memory import MemoryJournal
@@ -100,6 +104,7 @@ class Node:
             payload=server.payload_limit,
             max_retry=config.router.max_retry,
             silence_ms=int(config.router.silence * 1_000) or None,
+            policies=(*POLICIES, *config.router.policies),
         )
         reader = TaskReader(limits)
         notes = TelemetryNotes(self.metrics, tracing)
@@ -221,7 +226,17 @@ class Node:
         settings = Settings()
         settings.queue_limit, settings.queue_bytes = router.queue_limit, router.queue_bytes
         settings.overcommit = router.overcommit
+        settings.policies.update({name: own_policy(name, weights) for name, weights in router.policies.items()})
+        settings.policy = settings.policies[router.policy]
+        settings.pool_policies = router.pool_policies
+        settings.canary_share = router.canary_share
+        settings.pin_wait_ms = int(self.config.session.pin_wait * 1_000)
         settings.dead_letters = router.dead_letter
+        settings.wake = {
+            PoolKey(hook.tenant, hook.agent_type): WakeHook(tuple(hook.command), hook.url, hook.timeout)
+            for hook in self.config.wake.hooks
+        }
+        settings.thresholds = thresholds_of(self.config)
         settings.heartbeat_ms = int(self.config.heartbeat.interval * 1_000)
         settings.session_ttl_ms = int(self.config.session.ttl * 1_000)
         return settings

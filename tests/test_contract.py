@@ -25,6 +25,7 @@ ALLOWED = {
     "agentreach.v1.ApiKey.revoked_at": SHOWN,
     "agentreach.v1.Attempt.ended_at": SHOWN,
     "agentreach.v1.Attempt.offered_at": SHOWN,
+    "agentreach.v1.StateChange.at": SHOWN,
     "agentreach.v1.Task.accepted_at": SHOWN,
     "agentreach.v1.Task.ended_at": SHOWN,
     "agentreach.v1.TaskEvent.time": SHOWN,

@@ -28,8 +28,10 @@ picture is ignored on purpose; the table says why.
 HEALTH = """
 ## Health of instances
 
-Proof of life brings an instance back at once, from wherever it is. Silence takes it down step by step; a stream that
-ended, or a process that was replaced, is certain and skips the steps.
+Proof of life brings an instance back at once, from wherever it is: to HEALTHY, or, while another source still misses
+it (beats arrive, probes fail; or the other way round), to SUSPECT, which still works. Silence takes it down step by
+step; a stream that ended, or a process that was replaced, is certain and skips the steps. A process that has never been
+ready is STARTING, with a limit of its own.
 """
 
 

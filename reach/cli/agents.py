@@ -171,6 +171,7 @@ def _facts(agent: Agent) -> list[tuple[str, str]]:
         ("version", asked.version),
         ("routed", f"no: {agent.blocked_by}" if agent.blocked_by else "yes"),
         ("health", name_of(agent, "health")),
+        ("suspected", agent.suspected_by),
         ("availability", name_of(agent, "availability")),
         ("slots", f"{agent.inflight} of {agent.max_concurrency} in use"),
         ("reach score", f"{agent.reach_score:.2f}" if agent.HasField("reach_score") else ""),
@@ -193,4 +194,7 @@ def _facts(agent: Agent) -> list[tuple[str, str]]:
         for condition in agent.conditions
     )
     facts.extend(("warning", warning) for warning in agent.warnings)
+    facts.extend(
+        ("was", f"{moment(change.at.seconds)} {change.state}: {change.reason}") for change in reversed(agent.history)
+    )
     return facts

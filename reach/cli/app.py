@@ -16,6 +16,7 @@ from reach.cli.agents import agents
 from reach.cli.demo import demo
 from reach.cli.dispatch import cancel, dispatch, tail, wait
 from reach.cli.exits import MEANINGS, Exit, advice_for, exit_of
+from reach.cli.explain import explain
 from reach.cli.keys import keys
 from reach.cli.route import route
 from reach.cli.serve import configuration, serve, version
@@ -59,7 +60,21 @@ def reach() -> None:
     """
 
 
-for _command in (serve, demo, dispatch, tail, wait, cancel, tasks, agents, route, keys, configuration, version):
+for _command in (
+    serve,
+    demo,
+    dispatch,
+    tail,
+    wait,
+    cancel,
+    tasks,
+    agents,
+    route,
+    explain,
+    keys,
+    configuration,
+    version,
+):
     reach.add_command(_command)
 
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reach.cli.candidates import write_candidates
 from reach.cli.exits import Exit
 from reach.cli.selector import payload_of, selector_options, task_options
 from reach.cli.settings import server_options, settings_of
-from reach.cli.terminal import span, write, write_facts, write_json, write_table
+from reach.cli.terminal import span, write, write_facts, write_json
 
 if TYPE_CHECKING:
-    from agentreach.v1 import dispatch_pb2, task_pb2
+    from agentreach.v1 import dispatch_pb2
 
 
 @click.group()
@@ -44,10 +45,7 @@ def preview(context: click.Context, /, **given: Any) -> int:
     write_facts(_facts(answer))
     if answer.decision.candidates:
         write("\n")
-        rows = sorted(answer.decision.candidates, key=lambda one: (bool(one.drop_reason), -one.score, one.instance_id))
-        signals = sorted({name for candidate in rows for name in candidate.signals})
-        titles = ("INSTANCE", ">SCORE", *(f">{name.upper()}" for name in signals), "<DROPPED")
-        write_table(titles, (_row(candidate, signals) for candidate in rows))
+        write_candidates(answer.decision.candidates)
     return Exit.OK
 
 
@@ -100,13 +98,8 @@ def _facts(answer: dispatch_pb2.PreviewRouteResponse) -> list[tuple[str, str]]:
         ("refused", refusal),
         ("type", answer.pool),
         ("policy", decision.policy),
+        ("by", decision.picked_by if decision.chosen_instance_id else ""),
         ("dropped", dropped),
         ("time limit", span(seconds(answer.start_to_close)) if answer.HasField("start_to_close") else ""),
         ("retries after", ", ".join(span(seconds(delay)) for delay in answer.retry_delays)),
     ]
-
-
-def _row(candidate: task_pb2.Candidate, signals: list[str]) -> tuple[str, ...]:
-    score = "" if candidate.drop_reason else f"{candidate.score:.3f}"
-    figures = (f"{candidate.signals[name]:.2f}" if name in candidate.signals else "" for name in signals)
-    return candidate.instance_id, score, *figures, candidate.drop_reason

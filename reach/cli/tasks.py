@@ -172,6 +172,7 @@ def _facts(task: task_pb2.Task) -> list[tuple[str, str]]:
         ("task", spec.task_id),
         ("state", name_of(task, "state")),
         ("why", _why(task)),
+        ("wake", task.wake),
         ("asked for", asked),
         ("method", spec.method),
         ("type", task.pool),

@@ -13,6 +13,7 @@ from reach.config.page import reference
 from reach.config.sections import (
     ClientIdentity,
     Config,
+    Health,
     Heartbeat,
     Matcher,
     Probe,
@@ -23,12 +24,15 @@ from reach.config.sections import (
     Session,
     Storage,
     Telemetry,
+    Wake,
+    WakeHook,
 )
 
 __all__ = [
     "ClientIdentity",
     "Config",
     "ConfigError",
+    "Health",
     "Heartbeat",
     "Matcher",
     "Probe",
@@ -39,6 +43,8 @@ __all__ = [
     "Session",
     "Storage",
     "Telemetry",
+    "Wake",
+    "WakeHook",
     "load",
     "reference",
 ]

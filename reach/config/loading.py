@@ -48,6 +48,9 @@ _FIELDS: Final[Mapping[str, Any]] = {
     f"{name}.{info.name}": info.type for name, section in _SECTIONS.items() for info in msgspec.structs.fields(section)
 }
 
+_NO_WORDS: Final = ("server.client_identities", "router.policies", "router.pool_policies")
+"""Fields that are no single word: from the environment they come as YAML."""
+
 
 def load(path: Path | str | None, environ: Mapping[str, str], overrides: Mapping[str, object] | None = None) -> Config:
     """The configuration of a server.
@@ -133,8 +136,8 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Iterat
 def _converted(kind: Any, item: _Given) -> object:
     """A value as its field wants it; msgspec.ValidationError or ValueError if it cannot be that."""
     value = item.value
-    if item.is_text and kind is _FIELDS["server.client_identities"]:
-        value = yaml.safe_load(str(value))  # the one field that is no single word
+    if item.is_text and any(kind is _FIELDS[name] for name in _NO_WORDS):
+        value = yaml.safe_load(str(value))
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("must be a finite number")
     converted = msgspec.convert(value, kind, strict=not item.is_text)

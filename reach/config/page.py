@@ -72,6 +72,8 @@ def _kind(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(f"`{value}`" for value in get_args(kind))
     words = {bool: "true or false", int: "whole number", float: "number", str: "text"}.get(kind, "list")
+    if get_origin(kind) is dict:
+        words = "mapping"
     if meta is not None and meta.ge is not None:
         return f"{words}, {_number(meta.ge)} to {_number(meta.le)}"
     return words

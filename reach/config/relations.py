@@ -7,7 +7,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from reach.config.sections import Config, Server
+from reach.config.sections import Config, Router, Server, WakeHook
+from reach.core.policies import POLICIES, own_policy
 
 Broken = tuple[tuple[str, ...], str]
 """The fields that do not fit, and what is wrong with them."""
@@ -17,6 +18,7 @@ def broken_relations(config: Config) -> Iterator[Broken]:
     """Everything that does not fit together."""
     yield from _tls(config.server)
     yield from _exposure(config.server)
+    yield from _policies(config.router)
     yield from _files(config)
     server, probe, telemetry = config.server, config.probe, config.telemetry
     if server.port == server.admin_port != 0:
@@ -25,6 +27,15 @@ def broken_relations(config: Config) -> Iterator[Broken]:
         yield ("server.advertise",), "server.advertise must be host:port"
     if probe.retry_interval > probe.interval:
         yield ("probe.retry_interval", "probe.interval"), "probe.retry_interval must not be longer than probe.interval"
+    health = config.health
+    parts = (health.reach_heartbeat, health.reach_rtt, health.reach_loss)
+    if abs(sum(parts) - 100) > 1e-6:
+        names = ("health.reach_heartbeat", "health.reach_rtt", "health.reach_loss")
+        yield names, f"{', '.join(names)} must come to 100, they come to {sum(parts):g}"
+    if health.reach_rtt_good >= health.reach_rtt_bad:
+        both = ("health.reach_rtt_good", "health.reach_rtt_bad")
+        yield both, "health.reach_rtt_good must be shorter than health.reach_rtt_bad"
+    yield from _wake(config.wake.hooks)
     if telemetry.otlp_endpoint and not re.fullmatch(r"https?://[^\s/?#]+(?::[0-9]+)?/?", telemetry.otlp_endpoint):
         yield ("telemetry.otlp_endpoint",), "telemetry.otlp_endpoint must be http://host:port or https://host:port"
 
@@ -54,6 +65,30 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _policies(router: Router) -> Iterator[Broken]:
+    """Own policies must mean something, and every name must be one of a policy."""
+    for name, weights in router.policies.items():
+        try:
+            own_policy(name, weights)
+        except ValueError as error:
+            yield ("router.policies",), f"router.policies.{name}: {error}"
+    known = [*POLICIES, *router.policies]
+    for field, name in (("policy", router.policy), *(("pool_policies", one) for one in router.pool_policies.values())):
+        if name not in known:
+            yield (f"router.{field}",), f"router.{field}: there is no policy {name!r}; there is {', '.join(known)}"
+
+
+def _wake(hooks: list[WakeHook]) -> Iterator[Broken]:
+    named = [(hook.tenant, hook.agent_type) for hook in hooks]
+    for tenant, agent_type in sorted({one for one in named if named.count(one) > 1}):
+        yield ("wake.hooks",), f"wake.hooks has {agent_type!r} of tenant {tenant!r} twice"
+    for hook in hooks:
+        if bool(hook.command) == bool(hook.url):
+            yield ("wake.hooks",), f"wake.hooks: {hook.agent_type!r} needs either command or url"
+        if hook.url and not re.fullmatch(r"https?://[^\s]+", hook.url):
+            yield ("wake.hooks",), f"wake.hooks: the url of {hook.agent_type!r} must be http://… or https://…"
 
 
 def _tls(server: Server) -> Iterator[Broken]:

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Calls = Annotated[int, Meta(ge=1, le=1_000_000)]
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9._-]{1,64}\Z")]
+PolicyName = Annotated[str, Meta(min_length=1, max_length=64)]
 Text = Annotated[str, Meta(max_length=4096)]
 Scope = Literal["agent", "caller", "reader", "operator"]
 
@@ -95,9 +96,21 @@ class Storage(Section, frozen=True):
 class Router(Section, frozen=True):
     """Queues, the choice of an instance, and retries."""
 
-    policy: Literal["balanced"] = "balanced"
-    """How instances are scored where a task names no policy. `balanced`: half availability, then latency, then free
-    capacity."""
+    policy: PolicyName = "balanced"
+    """How instances are chosen where neither the task nor its route nor its pool names a policy: `balanced`,
+    `reachability`, `capability`, `adaptive`, `content`, `round_robin`, `least_connections`, `consistent_hash`,
+    `power_of_two`, or one of `policies`."""
+    policies: Annotated[dict[PolicyName, dict[PolicyName, float]], Meta(max_length=64)] = field(default_factory=dict)
+    """Own policies: by name, weights by signal, such as `{careful: {success_rate: 3, capacity: 1}}`. Signals are
+    `availability`, `latency`, `load`, `capacity`, `success_rate`, `weight`, `reach`, `match`, `region` and `underload`;
+    weights are brought to a sum of 1. `near_tie` (0.02 if not given) is how much less a score may be than the best and
+    still be as good: among these, chance decides. Too small: bursts follow one favourite. Too large: the best is not
+    told from the good."""
+    pool_policies: Annotated[dict[PolicyName, PolicyName], Meta(max_length=1000)] = field(default_factory=dict)
+    """The policy of single pools: by agent type, the name of a policy."""
+    canary_share: Annotated[float, Meta(ge=0, le=1)] = 0.05
+    """Share of a pool's new sessions and tasks that goes to a version that grew, until 50 of them show that it is no
+    worse. Too small: the trial takes long. Too large: a bad version meets many. 1: no trials."""
     max_retry: Annotated[int, Meta(ge=0, le=20)] = 3
     """Retries after the first try, where a task names no retry policy. Too small: passing faults become dead letters.
     Too large: a task that breaks its agents breaks many."""
@@ -160,16 +173,88 @@ class Heartbeat(Section, frozen=True):
 
 
 class Probe(Section, frozen=True):
-    """Active checks of agents that are dialled: read and checked, but without effect until dialled agents exist."""
+    """Active checks: pings on the streams of agents that answer them, and calls to agents that are dialled."""
 
     interval: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
     """Seconds between probes of a healthy agent. Too small: load. Too large: a dead agent is noticed late."""
     retry_interval: Annotated[float, Meta(ge=0.1, le=3600)] = 1.0
     """Seconds until the next probe after one that failed. Too small: one hiccup counts as several failures. Too large:
     slow to decide."""
-    fail_threshold: Annotated[int, Meta(ge=1, le=100)] = 3
-    """Failed probes in a row after which an agent is UNREACHABLE. Too small: single losses take agents out. Too large:
-    tasks are sent to dead agents."""
+    fail_threshold: Annotated[int, Meta(ge=1, le=10)] = 3
+    """Failed probes in a row after which an agent is UNREACHABLE, and UNHEALTHY if nothing else speaks for it. Too
+    small: single losses take agents out. Too large: tasks are sent to dead agents."""
+    unreachable_interval: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0
+    """Seconds between probes of an UNREACHABLE agent. Too small: load. Too large: one that is back is noticed late."""
+
+
+class Health(Section, frozen=True):
+    """When what is held against an agent counts."""
+
+    missed_beats: Annotated[int, Meta(ge=2, le=10)] = 3
+    """Beats missed in a row after which an agent is UNHEALTHY and gets no new work, if nothing else speaks for it. Too
+    small: a short pause takes agents out. Too large: tasks are sent to dead agents."""
+    offline: Annotated[float, Meta(ge=10, le=86_400)] = 300.0
+    """Seconds of silence after which an agent is OFFLINE; also how long one that was never ready may be silent. Too
+    small: slow starts are given up. Too large: dead agents are listed for long."""
+    ready_beats: Annotated[int, Meta(ge=1, le=100)] = 2
+    """Beats after which an agent that never says whether it is ready is taken for ready. Too small: work before it is
+    up. Too large: it waits for nothing."""
+    unready: Annotated[float, Meta(ge=1, le=86_400)] = 300.0
+    """Seconds without being ready after which there is an alert. Too small: noise. Too large: told late."""
+    slow_start: Annotated[float, Meta(ge=0, le=3600)] = 30.0
+    """Seconds in which the share of an agent that has become ready grows to what is its due; 0: at once. Too small: a
+    cold agent is flooded. Too large: new agents help late."""
+    stall_factor: Annotated[float, Meta(ge=1, le=100)] = 2.0
+    """An agent that works, but completes nothing and reports no progress for this many usual task times (at least a
+    second), is STALLED and gets no new work. Too small: slow tasks take agents out. Too large: stuck ones get more."""
+    self_failures: Annotated[int, Meta(ge=1, le=1000)] = 3
+    """Failures in a row, by its own report, after which an agent gets no new work until it reports fewer. Too small:
+    one bad task takes it out. Too large: tasks are sent to broken agents."""
+    panic_share: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """If suspicion (missed beats, failed probes, STALLED, open circuits) would exclude a larger share of a pool than
+    this, it is ignored. Too small: suspicion never counts. Too large: a false alarm empties pools."""
+    reach_heartbeat: Annotated[float, Meta(ge=0, le=100)] = 50.0
+    """Part of the age of the last beat in the ReachScore; the three parts must come to 100. Too small: silence hardly
+    shows. Too large: nothing else does."""
+    reach_rtt: Annotated[float, Meta(ge=0, le=100)] = 30.0
+    """Part of the round trip of probes in the ReachScore. Too small: slow agents hardly show. Too large: distance
+    counts more than life."""
+    reach_loss: Annotated[float, Meta(ge=0, le=100)] = 20.0
+    """Part of lost probes in the ReachScore. Too small: bad links hardly show. Too large: one loss outweighs the
+    rest."""
+    reach_fresh: Annotated[float, Meta(ge=0.1, le=3600)] = 10.0
+    """Age of the last beat, in seconds, up to which it has its full part; none at three times that. For agents that
+    beat less often, their interval counts instead. Too small: scores tremble between beats. Too
+    large: silence shows late."""
+    reach_rtt_good: Annotated[float, Meta(ge=0, le=60)] = 0.02
+    """Round trip, in seconds, up to which it has its full part. Too small: chance decides. Too large: no difference is
+    seen."""
+    reach_rtt_bad: Annotated[float, Meta(ge=0.001, le=600)] = 0.5
+    """Round trip, in seconds, from which on it has no part; longer than `reach_rtt_good`. Too small: a busy agent
+    scores as a dead one. Too large: slow ones are not told apart."""
+    reach_loss_bad: Annotated[float, Meta(ge=0.01, le=1)] = 0.3
+    """Share of lost probes from which on they have no part. Too small: one loss is as bad as all. Too large: losses
+    hardly show."""
+
+
+class WakeHook(Section, frozen=True):
+    """How the agents of one type are started."""
+
+    agent_type: Annotated[str, Meta(min_length=1, max_length=256)]
+    tenant: Name = "default"
+    command: Annotated[list[str], Meta(max_length=64)] = field(default_factory=list)
+    url: Annotated[str, Meta(max_length=1024)] = ""
+    timeout: Annotated[float, Meta(ge=0.1, le=600)] = 10.0
+
+
+class Wake(Section, frozen=True):
+    """Starting agents on demand: what to call when a task waits and no agent of its type is ready."""
+
+    hooks: Annotated[list[WakeHook], Meta(max_length=1000)] = field(default_factory=list)
+    """A list of `agent_type`, `tenant` (default `default`), `timeout` in seconds (default 10), and one of `command` (a
+    list: program and arguments; it gets AGENT_REACH_WAKE_ID, _AGENT_TYPE, _TENANT and _WAITING) or `url` (gets a POST
+    with the same as JSON). Called once for many tasks; up to three times with the same id if it fails or nobody comes
+    within 2 minutes."""
 
 
 class Session(Section, frozen=True):
@@ -178,6 +263,10 @@ class Session(Section, frozen=True):
     ttl: Annotated[float, Meta(ge=1, le=2_592_000)] = 720.0
     """Seconds without activity after which a conversation is forgotten. Too small: its next turn meets an agent that
     knows nothing. Too large: pins hold load where it is; memory."""
+    pin_wait: Annotated[float, Meta(ge=0, le=3600)] = 5.0
+    """Seconds that a task waits for the instance of its conversation while that is merely full; then the conversation
+    moves to another one. Too small: conversations move in every burst. Too large: tasks wait though others are free. 0:
+    it moves at once."""
 
 
 class Results(Section, frozen=True):
@@ -225,6 +314,8 @@ class Config(Section, frozen=True):
     matcher: Matcher = Matcher()
     heartbeat: Heartbeat = Heartbeat()
     probe: Probe = Probe()
+    health: Health = Health()
+    wake: Wake = Wake()
     session: Session = Session()
     results: Results = Results()
     registry: Registry = Registry()

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from reach.core.effects import Offer, Turn
-from reach.core.model import Instance, Task
+from reach.core import circuit
+from reach.core.choosing import Propose
+from reach.core.decision import Verdict
+from reach.core.effects import Noted, Offer, Turn
+from reach.core.filters import version_of
+from reach.core.model import EffectKind, Fault, Instance, Task
+from reach.core.policies import Way
+from reach.core.ring import BOUND
 from reach.core.rows import AttemptRow, PinRow
+from reach.core.session import Pin
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Fold, Kind, emit
 
 if TYPE_CHECKING:
     from reach.core.pool import Pool
 
-PIN_WAIT_MS = 5_000
-"""How long a session's task waits for its full instance before it may go elsewhere."""
+SESSION_PAUSE_MS = 100
+"""How long a new session waits at least before it asks again for an instance that may hold another one."""
+HALF_FULL = 0.5
+"""Below this load an instance is not passed over, however idle the others are."""
 SET_ASIDE = 8
 """Heads of a queue that may be passed over because the instances they failed on are the only free ones."""
 
@@ -26,6 +36,7 @@ class Assignment:
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
+        pool.pins.counted = self._sessions_counted
 
     def route(self, task: Task, turn: Turn) -> bool:
         """Begins an attempt if an instance can take the task, else lets it wait. False if it waits."""
@@ -36,57 +47,160 @@ class Assignment:
                 task.pending_reason = "queued"
             instance = None
         else:
-            instance = self._find(task, turn)
+            instance = self.find(task, turn)
         if instance is None:
             pool.queue.push(task)
             pool.deadlines.arm(task, turn)
+            if pool.waker is not None:
+                pool.waker.task_waits(turn)
             return False
         self.assign(task, instance, turn)
         return True
 
-    def _find(self, task: Task, turn: Turn) -> Instance | None:
-        instance = self.pinned(task, turn) if task.session else None
-        if instance is None and not task.pin_until_ms:
-            instance = self.choose(task)
-        return instance
-
-    def choose(self, task: Task) -> Instance | None:
-        """Level 2: the best instance that can take the task now."""
-        pool = self.pool
-        seed = pool.seed + task.row * 31 + task.attempt  # mixed only where there is something to choose
-        verdict = pool.router.pick(task.requirement, task.excluded, task.cost, seed)
+    def find(self, task: Task, turn: Turn) -> Instance | None:
+        """The instance that can take the task now: the one of its session, else the best."""
+        if task.session:
+            pin = self.pool.pins.get((task.tenant, task.session), turn.now_ms)
+            task.pin_until_ms = 0
+            if pin is not None:
+                instance = self._pinned(task, pin, turn)
+                if instance is not None or task.pin_until_ms:
+                    return instance
+            return self._for_session(task, pin, turn)
+        verdict = self.decide(task)
         if verdict.chosen is None and not task.pending_reason.startswith(verdict.cause):
             task.pending_reason = verdict.cause  # level 1 may have said more about what is missing
         return verdict.chosen
 
-    def pinned(self, task: Task, turn: Turn) -> Instance | None:
-        """The instance of the session, or the one that the ring proposes for a new one."""
+    def decide(self, task: Task, pin: Pin | None = None) -> Verdict:
+        """Level 2: the best instance that can take the task now. Changes nothing but the verdict of the task."""
+        pool, requirement = self.pool, task.requirement
+        router = pool.router
+        seed = pool.seed + task.row * 31 + task.attempt  # mixed only where there is something to choose
+        may_probe = task.effects is not EffectKind.IRREVERSIBLE
+        if not (task.session or task.policy):
+            propose = self._by_key(task) if router.policy.way is Way.CONSISTENT_HASH else None
+            verdict = router.pick(requirement, task.excluded, task.cost, seed, may_probe=may_probe, propose=propose)
+            task.decision = verdict
+            return verdict
+        policy = router.policy_of(task.policy)
+        propose = None
+        if task.session:
+            propose = self._by_session(task)
+        elif policy.way is Way.CONSISTENT_HASH:
+            propose = self._by_key(task)
+        verdict = router.pick(
+            requirement, task.excluded, task.cost, seed, policy, new_session=bool(task.session),
+            may_probe=may_probe and not task.session, propose=propose,
+            version=pin.version if pin is not None else "",
+        )  # fmt: skip
+        task.decision = verdict
+        return verdict
+
+    # -- sessions and keys --------------------------------------------------------------------------------------------
+
+    def _pinned(self, task: Task, pin: Pin, turn: Turn) -> Instance | None:
+        """The instance of the session, if it passes every filter. One that is merely full is waited for: then
+        `pin_until_ms` says for how long."""
+        pool, router = self.pool, self.pool.router
+        instance = pool.instances.get(pin.instance_id)
+        if instance is None or instance.blocked_by or pin.instance_id in task.excluded:
+            return None
+        if router.fits(instance, task.requirement, task.cost):
+            static = router.filters.static(task.requirement)
+            task.decision = router.verdict(instance, "pin", pool.seed, router.policy, static, [instance])
+            return instance
+        until = max(task.accepted_ms, task.not_before_ms) + pool.pin_wait_ms
+        if turn.now_ms < until and router.matches(instance, task.requirement):
+            task.pin_until_ms = until
+            task.pending_reason = "pinned_instance_full"
+        return None
+
+    def _for_session(self, task: Task, pin: Pin | None, turn: Turn) -> Instance | None:
+        """An instance for a session that has none, or cannot stay where it is."""
+        pins = self.pool.pins
+        verdict = self.decide(task, pin)
+        if verdict.cause == "session_slots" and pins.sweep(turn.now_ms):
+            verdict = self.decide(task, pin)
+        if verdict.chosen is None:
+            task.pending_reason = verdict.cause
+            if verdict.cause == "session_slots":
+                expiry = pins.next_expiry_ms()
+                task.pin_until_ms = max(turn.now_ms + SESSION_PAUSE_MS, expiry if expiry is not None else 0)
+        elif pin is not None:
+            verdict.moved_from = pin.instance_id
+        return verdict.chosen
+
+    def _by_session(self, task: Task) -> Propose:
+        """The ring's proposal for a session, with bounded load (RTE-7)."""
         pool = self.pool
-        name = (task.tenant, task.session)
-        pin = pool.pins.get(name, turn.now_ms)
-        task.pin_until_ms = 0
-        if pin is not None and pin.instance_id not in task.excluded:
-            pinned = pool.instances.get(pin.instance_id)
-            if pinned is not None and not pinned.blocked_by:
-                if pool.router.fits(pinned, task.requirement, task.cost):
-                    return pinned
-                until = max(task.accepted_ms, task.not_before_ms) + PIN_WAIT_MS
-                if turn.now_ms < until and pool.router.matches(pinned, task.requirement):
-                    task.pin_until_ms = until
-                    task.pending_reason = "pinned_instance_full"
-                    return None
 
-        def allowed(instance_id: str) -> bool:
-            instance = pool.instances.get(instance_id)
-            return (
-                instance is not None
-                and instance_id not in task.excluded
-                and instance.inflight + task.cost <= instance.max_concurrency
-                and pool.router.fits(instance, task.requirement, task.cost)
+        def propose(allowed: Callable[[Instance], bool | int]) -> Instance | None:
+            mean = (len(pool.pins) + 1) / max(1, pool.router.admitted().bit_count())
+            name = pool.pins.ring.propose(
+                f"{task.tenant}\0{task.session}",
+                pool.pins.counts,
+                lambda one: (found := pool.instances.get(one)) is not None and bool(allowed(found)),
+                mean,
             )
+            return pool.instances[name] if name is not None else None
 
-        proposed = pool.pins.ring.propose(f"{task.tenant}\0{task.session}", pool.pins.counts, allowed)
-        return pool.instances[proposed] if proposed is not None else None
+        return propose
+
+    def _by_key(self, task: Task) -> Propose:
+        """The ring's proposal by the key of a task, passing over those that are more than half full and have more than
+        1.25 times the mean load: a key stays where it is as long as that hurts nobody."""
+        pool = self.pool
+        bound = max(HALF_FULL, BOUND * pool.router.figures.mean_load)
+
+        def propose(allowed: Callable[[Instance], bool | int]) -> Instance | None:
+            fallback: Instance | None = None
+            for name in pool.pins.ring.walk(f"{task.tenant}\0{task.fairness_key or task.root_task_id or task.task_id}"):
+                instance = pool.instances.get(name)
+                if instance is None or not allowed(instance):
+                    continue
+                if instance.inflight < bound * instance.max_concurrency:
+                    return instance
+                fallback = fallback or instance
+            return fallback
+
+        return propose
+
+    def _sessions_counted(self, instance_id: str) -> None:
+        """An instance has more sessions, or fewer: whether it may have another one follows (RTE-8)."""
+        instance = self.pool.instances.get(instance_id)
+        if instance is not None:
+            self.count_sessions(instance)
+
+    def count_sessions(self, instance: Instance) -> None:
+        """Whether an instance may hold another session, by what it holds and may hold now."""
+        router, most = self.pool.router, instance.max_sessions
+        full = most is not None and self.pool.pins.counts.get(instance.instance_id, 0) >= most
+        if router.holds_all_sessions(instance, full) and not full:
+            self.pool.slot_freed = True
+
+    # -- how attempts end ---------------------------------------------------------------------------------------------
+
+    def succeeded(self, task: Task, instance: Instance, turn: Turn) -> None:
+        """An attempt went well."""
+        self.pool.circuits.succeeded(task, instance, turn)
+        if self.pool.router.canary.trials:
+            self._tried(instance, True, turn.now_ms - (task.started_ms or task.offered_ms), turn)
+
+    def failed(self, task: Task, instance: Instance, fault: Fault, turn: Turn) -> None:
+        """An attempt failed, and its instance is there."""
+        self.pool.circuits.failed(task, instance, fault, turn)
+        if self.pool.router.canary.trials and circuit.counts(fault):
+            self._tried(instance, False, 0, turn)
+
+    def _tried(self, instance: Instance, good: bool, duration_ms: int, turn: Turn) -> None:
+        """A task of a pool with a canary ended: if that decides the trial, somebody should know (RTE-9)."""
+        trial = self.pool.router.canary.record(instance, good, duration_ms)
+        if trial is not None:
+            self.pool.slot_freed = True
+            turn.sends.append(Noted(f"canary_{trial.stage.name.lower()}", trial.evidence(), instance=instance))
+
+    # -- attempts -----------------------------------------------------------------------------------------------------
 
     def assign(self, task: Task, instance: Instance, turn: Turn) -> None:
         """Begins an attempt: memory, row, offer."""
@@ -105,9 +219,15 @@ class Assignment:
         task.started_ms = task.progressed_ms = task.lease_until_ms = task.attempt_sequence = 0
         task.pending_reason = ""
         task.pin_until_ms = 0
+        if not instance.running:
+            instance.moved_ms = turn.now_ms
         instance.running[task.key] = task
         instance.inflight += task.cost
         pool.router.place(instance)
+        if task.decision is not None and task.decision.cause == "probe":
+            pool.circuits.began(task, instance, turn)
+        if pool.scores.follows_load:
+            pool.scores.changed(instance)
         if task.session:
             self._pin(task, instance, turn)
         if task.log is not None and task.attempt > 1:
@@ -142,6 +262,7 @@ class Assignment:
         before = pool.pins.get(name, turn.now_ms)
         before_id = before.instance_id if before is not None else ""
         pin = pool.pins.set(name, instance.instance_id, turn.now_ms, task.session_ttl_ms)
+        pin.version = pin.version or version_of(instance)
         if before_id and before_id != instance.instance_id:
             emit(task, Kind.HANDOFF, (before_id, instance.instance_id), turn)
             self.pool.delivery.touch(task)
@@ -157,7 +278,7 @@ class Assignment:
         for first in queue.heads() if self.pool.router.has_room() else ():
             aside: list[Task] = []
             while (head := queue.head(first.requirement)) is not None and len(aside) < SET_ASIDE:
-                instance = self._find(head, turn)
+                instance = self.find(head, turn)
                 if instance is not None:
                     queue.pop(head)
                     self.assign(head, instance, turn)

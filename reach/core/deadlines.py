@@ -42,7 +42,7 @@ class Deadlines:
 
     def _attempt_limit(self, task: Task) -> tuple[int, Reason | None]:
         """When the current attempt is over at the latest, and why; no reason where it is the lease."""
-        lease = self.pool.fleet.lease_until_ms(task)
+        lease = self.pool.leases.until_ms(task)
         if task.lease_until_ms and (task.instance is None or task.instance.link is None):
             return lease, None  # its instance has yet to come back and say how it stands
         begin = task.started_ms or task.offered_ms
@@ -133,7 +133,7 @@ class Deadlines:
         if turn.now_ms < at:
             self.arm(task, turn)
         elif why is None:
-            self.pool.fleet.lease_expired(task, turn)
+            self.pool.leases.expired(task, turn)
         else:
             limit = task.silence_ms if why is Reason.SILENCE else self.start_to_close_ms(task)
             said = "no progress for" if why is Reason.SILENCE else "the attempt did not finish within"

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from reach.core import retry
 from reach.core.chance import mix
 from reach.core.effects import Accepted, Ended, Events, Noted, Refused, StopAttempt, Turn
-from reach.core.model import Fault, Instance, Outcome, PastAttempt, Task, TaskState
+from reach.core.history import PastAttempt
+from reach.core.model import Fault, Instance, Outcome, Task, TaskState
 from reach.core.rows import FailureRow, OutcomeRow, TaskRow
-from reach.core.signals import running_mean
+from reach.core.signals import running_mean, stats_of
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import AT_END, RESERVE, Interest, Kind, Reader, emit, log_of, place_of
 from reach.errors import ErrorClass, Reason
@@ -26,6 +27,8 @@ HISTORY = 16
 LOST_MOVES = 5
 """A task whose instance was lost this often is taken for the cause, and buried."""
 STOP_GRACE_MS = 5_000
+ITS_FAULT = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.TIMEOUT, ErrorClass.INTERNAL, ErrorClass.AGENT_ERROR})
+"""Failures that count against an instance (HLT-5, RTE-10); a request that cannot be met does not."""
 
 
 class Delivery:
@@ -167,6 +170,8 @@ class Delivery:
             instance.inflight -= task.cost
             self.pool.router.place(instance)
             self.pool.slot_freed = True
+        if self.pool.circuits.probes:
+            self.pool.circuits.released(task)
         task.instance = None
 
     def stop_attempt(self, task: Task, reason: Reason, turn: Turn) -> None:
@@ -189,6 +194,10 @@ class Delivery:
         instance = task.instance
         if instance is not None:
             instance.failed += fault.error_class is not ErrorClass.INVALID_REQUEST
+            if not lost and fault.error_class in ITS_FAULT:
+                stats_of(instance.methods, task.requirement.method).window.add(turn.now_ms, 1, 0)
+            if not lost:
+                self.pool.assignment.failed(task, instance, fault, turn)
         self._remember(task, fault, turn)
         self.release(task)
         if task.effect_granted and fault.error_class is not ErrorClass.AGENT_ERROR:
@@ -272,6 +281,7 @@ class Delivery:
             turn.wall_ms - (turn.now_ms - task.offered_ms),
             turn.wall_ms,
             fault,
+            task.decision,
         )
         if task.history is None:
             task.history = []
@@ -292,8 +302,13 @@ class Delivery:
             task.started_ms = task.offered_ms
             emit(task, Kind.STARTED, place_of(task), turn)
         if instance is not None:
+            took = max(1, turn.now_ms - task.started_ms)
             instance.done += 1
-            instance.latency_ms = running_mean(instance.latency_ms, max(1, turn.now_ms - task.started_ms))
+            instance.latency_ms = running_mean(instance.latency_ms, took)
+            method = task.requirement.method
+            stats = instance.methods.get(method) or stats_of(instance.methods, method)
+            stats.window.add(turn.now_ms, 0, took)
+            self.pool.assignment.succeeded(task, instance, turn)
         self.end(task, TaskInput.SUCCEED, outcome, turn)
 
     def end(self, task: Task, event: TaskInput, outcome: Outcome, turn: Turn) -> None:

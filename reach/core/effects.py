@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from reach.core.model import Fault, Instance, Outcome, Task
+from reach.core.model import Fault, Instance, Outcome, PoolKey, Task
 from reach.core.rows import Writes
 from reach.errors import Reason
 
@@ -126,6 +126,37 @@ class CloseLink:
     def __init__(self, link: Any, fault: Fault) -> None:
         self.link = link
         self.fault = fault
+
+
+class AskReopen:
+    """Ask an instance to open its stream anew, for it does not receive what we send (HLT-9)."""
+
+    __slots__ = ("link",)
+
+    def __init__(self, link: Any) -> None:
+        self.link = link
+
+
+class DropLink:
+    """End the stream of an instance that is deaf and did not open another: it will come back, or its work moves."""
+
+    __slots__ = ("link",)
+
+    def __init__(self, link: Any) -> None:
+        self.link = link
+
+
+class Wake:
+    """Call the wake hook of a pool; the outcome comes back as `WakeAnswered` (HLT-14)."""
+
+    __slots__ = ("number", "pool", "waiting")
+
+    def __init__(self, pool: PoolKey, number: int, waiting: int) -> None:
+        self.pool = pool
+        self.number = number
+        """Names the wake: the same in repeated tries."""
+        self.waiting = waiting
+        """Tasks that wait."""
 
 
 class DrainLink:

@@ -76,9 +76,11 @@ class Joining:
     __slots__ = (
         "availability",
         "boot_id",
+        "dialled",
         "heartbeat_ms",
         "instance_id",
         "max_concurrency",
+        "max_sessions",
         "priority",
         "profile",
         "ready",
@@ -95,8 +97,11 @@ class Joining:
         self.weight: int | None = None
         self.priority: int | None = None
         self.max_concurrency: int | None = None
+        self.max_sessions: int | None = None
         self.heartbeat_ms: int | None = None
         self.ready: bool | None = None
+        self.dialled = False
+        """We call it: it owes us no beats, and a good probe or check counts as one (HLT-2)."""
         self.availability: Availability | None = None
         self.warnings: tuple[str, ...] = ()
 
@@ -146,13 +151,58 @@ class Left:
 
 
 class Beat:
-    """A sign of life with a status."""
+    """A sign of life with a status; on a stream, with the frames that went down it and the last one that arrived."""
 
-    __slots__ = ("instance", "status")
+    __slots__ = ("echoed", "instance", "sent", "status")
 
-    def __init__(self, instance: Instance, status: dict[str, Any]) -> None:
+    def __init__(self, instance: Instance, status: dict[str, Any], sent: int = 0, echoed: int = 0) -> None:
         self.instance = instance
         self.status = status
+        self.sent = sent
+        """Number of the last frame that we sent; 0 where frames are not counted."""
+        self.echoed = echoed
+        """Number of the last frame that the agent has received; 0 if it does not say."""
+
+
+class Probed:
+    """The outcome of one probe (HLT-3)."""
+
+    __slots__ = ("error", "instance", "ok", "rtt_ms")
+
+    def __init__(self, instance: Instance, ok: bool, rtt_ms: float, error: str) -> None:
+        self.instance = instance
+        self.ok = ok
+        self.rtt_ms = rtt_ms
+        self.error = error
+        """Why it failed, for people; empty if it did not."""
+
+
+class Checked:
+    """The outcome of one application check (HLT-4)."""
+
+    __slots__ = ("error", "instance", "ok", "status", "worker_idle_share")
+
+    def __init__(
+        self, instance: Instance, ok: bool, status: dict[str, Any] | None, worker_idle_share: float | None, error: str
+    ) -> None:
+        self.instance = instance
+        self.ok = ok
+        """The agent answered; whether it is ready is in its status."""
+        self.status = status
+        """As on a beat."""
+        self.worker_idle_share = worker_idle_share
+        self.error = error
+
+
+class WakeAnswered:
+    """A wake hook is done (HLT-14)."""
+
+    __slots__ = ("error", "number")
+
+    def __init__(self, number: int, error: str) -> None:
+        self.number = number
+        self.error = error
+        """Why it failed, for people; empty if it did not."""
 
 
 class Drained:

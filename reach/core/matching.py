@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from math import log
 from typing import NamedTuple
 
-from reach.core.model import Document
+from reach.core.documents import Document
 from reach.core.vocabulary import Skill
 
 MAX_TEXT = 4_000

@@ -10,6 +10,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from reach.core.documents import Document
+from reach.core.signals import MethodStats
 from reach.errors import ErrorClass, Reason
 
 Content = str | bytes
@@ -120,6 +122,8 @@ class Requirement(NamedTuple):
     accepted_languages: tuple[str, ...] = ()
     input_media_type: str = ""
     tenant: str = ""
+    excluded_instances: tuple[str, ...] = ()
+    """Instances that must not take it, by the caller's wish."""
     region: str = ""
     """The region to prefer."""
     documents: tuple[tuple[str, int], ...] = ()
@@ -159,30 +163,6 @@ class Outcome:
         self.ended_wall_ms = 0
 
 
-class PastAttempt:
-    """One delivery that is over, for the history of a task."""
-
-    __slots__ = ("agent_id", "ended_wall_ms", "fault", "generation", "instance_id", "number", "offered_wall_ms")
-
-    def __init__(
-        self,
-        number: int,
-        instance_id: str,
-        agent_id: str,
-        generation: int,
-        offered_wall_ms: int,
-        ended_wall_ms: int,
-        fault: Fault | None,
-    ) -> None:
-        self.number = number
-        self.instance_id = instance_id
-        self.agent_id = agent_id
-        self.generation = generation
-        self.offered_wall_ms = offered_wall_ms
-        self.ended_wall_ms = ended_wall_ms
-        self.fault = fault
-
-
 class Task:
     """One unit of work and its current attempt.
 
@@ -192,8 +172,8 @@ class Task:
 
     __slots__ = (
         "accepted_ms", "accepted_wall_ms", "attempt", "attempt_sequence", "cancel_reason", "checkpoint", "cost",
-        "effect_granted", "effects", "excluded", "fairness_key", "history", "instance", "instance_id", "key",
-        "lease_until_ms", "log", "match", "not_before_ms", "offered_ms", "outcome", "paced", "parent_task_id",
+        "decision", "effect_granted", "effects", "excluded", "fairness_key", "history", "instance", "instance_id",
+        "key", "lease_until_ms", "log", "not_before_ms", "offered_ms", "outcome", "paced", "parent_task_id",
         "pending_reason", "pin_until_ms", "policy", "pool", "priority", "progressed_ms", "requirement", "reserved",
         "retries", "retry", "root_task_id", "row", "schedule_to_close_ms", "schedule_to_start_ms", "sequence",
         "session", "session_ttl_ms", "silence_ms", "size", "spec", "start_delay_ms", "start_to_close_ms", "started_ms",
@@ -226,8 +206,6 @@ class Task:
         self.retry: Any = None
         self.policy = ""
         """Name of a routing policy; empty: the pool's."""
-        self.match: dict[str, float] | None = None
-        """How well each agent matches the text of the task, by agent id; None: it has no text."""
         self.parent_task_id = ""
         self.root_task_id = ""
         self.trace = ""
@@ -253,10 +231,13 @@ class Task:
         self.pin_until_ms = 0
         """Until when it waits for the full instance of its session; 0: it does not."""
         self.transfers = 0
-        self.history: list[PastAttempt] | None = None
+        self.history: list[Any] | None = None
+        """Its attempts that are over (`PastAttempt`), oldest first."""
         self.effect_granted = 0
         """Number of the attempt whose irreversible effect was granted; 0 if none."""
         self.checkpoint: bytes | None = None
+        self.decision: Any = None
+        """Why the current attempt is where it is (a `Verdict`)."""
         self.cancel_reason = ""
         self.pending_reason = ""
         self.outcome: Outcome | None = None
@@ -273,33 +254,6 @@ class Task:
         return (
             f"Task({self.tenant}/{self.task_id} {self.state.name} attempt {self.attempt} @ {self.instance_id or '-'})"
         )
-
-
-class Document(NamedTuple):
-    """What an agent says of one capability (REG-4), as far as routing looks at it."""
-
-    declared: str
-    """The name as the agent gave it."""
-    name: str
-    """The canonical name: the vocabulary's word for it."""
-    version: str = ""
-    schema: str = ""
-    """JSON Schema of the parameters as text; empty: anything."""
-    schema_id: str = ""
-    """Digest of the schema; empty if there is none."""
-    digest: str = ""
-    """Digest of the whole document, as declared."""
-    description: str = ""
-    examples: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    languages: tuple[str, ...] = ()
-    input_media_types: tuple[str, ...] = ()
-    output_media_types: tuple[str, ...] = ()
-
-
-def schema_key(capability: str, schema_id: str) -> str:
-    """The key of all documents of a capability (canonical name) that have this schema."""
-    return f"{capability}\0{schema_id}"
 
 
 class Profile(NamedTuple):
@@ -325,11 +279,14 @@ class Instance:
     """One running process of an agent, as its pool sees it."""
 
     __slots__ = (
-        "agent_id", "availability", "availability_until_ms", "base", "beat_ms", "beats", "beats_expected_from_ms",
-        "bit", "blocked_by", "boot_id", "bucket", "conditions", "done", "failed", "generation", "health",
-        "health_since_ms", "heartbeat_ms", "history", "inflight", "instance_id", "latency_ms", "link",
-        "max_concurrency", "pool_key", "priority", "profile", "ready", "registered_wall_ms", "registration", "revision",
-        "running", "stale_boots", "status", "timer_slot", "warnings", "weight",
+        "agent_id", "availability", "availability_until_ms", "beat_ms", "beats", "beats_expected_from_ms",
+        "below_since_ms", "bit", "blocked_by", "boot_id", "circuit", "conditions", "dialled", "done", "failed",
+        "foreign", "frame_marks", "generation", "health", "health_since_ms", "heard", "heartbeat_ms", "history",
+        "inflight", "instance_id", "lane", "last_probe_error", "latency_ms", "link", "max_concurrency", "max_sessions",
+        "methods", "missed_since_ms", "moved_ms", "pool_key", "priority", "probe_due_ms", "probe_status", "probed_ms",
+        "probes", "profile", "ramp", "reach_score", "ready", "ready_ms", "registered_wall_ms", "registration",
+        "reopened_ms", "revision", "running", "stale_boots", "started_ms", "status", "suspected", "timer_slot", "told",
+        "unready_ms", "warnings", "weight",
     )  # fmt: skip
 
     def __init__(self, instance_id: str, profile: Profile, pool_key: PoolKey) -> None:
@@ -354,33 +311,83 @@ class Instance:
         self.running: dict[TaskKey, Task] = {}
         self.inflight = 0
         """Slots that its running tasks take."""
+        self.foreign = 0
+        """Slots that it reports in use beyond ours: work of others."""
+        self.max_sessions: int | None = None
+        """Sessions it may hold; None: no limit."""
         self.health = Health.STARTING
         self.health_since_ms = 0
         self.availability = Availability.READY
         self.availability_until_ms = 0
         self.ready: bool | None = None
-        self.conditions: dict[Condition, tuple[str, int]] = {}
-        """Condition -> (evidence, since_ms)."""
         self.blocked_by = "starting"
         """Why it takes no new work; empty if it does."""
         self.beat_ms = 0
         """Last proof of life."""
-        self.beats: list[int] = []
-        self.beats_expected_from_ms = 0
         self.latency_ms = 0.0
         """Mean of its attempts, newest weighs most; 0 if unknown."""
         self.done = 0
         self.failed = 0
+        self.methods: dict[str, MethodStats] = {}
+        """What its attempts show, per method (HLT-5, RTE-14); bounded, see `signals.stats_of`."""
+        self.moved_ms = 0
+        """When one of its tasks last made progress or ended by its own doing, or it got work after it had none."""
         self.status: dict[str, Any] = {}
         self.history: list[tuple[int, str, str]] = []
         """(wall_ms, state, reason) of its latest changes."""
+        self.dialled = False
+        """We call it: it owes us no beats, and a good probe or check counts as one."""
+        self.begin(0)
         # Its place in the routing index
         self.bit = -1
         """Its number; -1 while it is not in the index."""
-        self.bucket = -1
-        self.base = 0.0
-        """The part of its score that does not change with its load."""
+        self.lane = 0
+        """How much room it has, as the index knows it (see core/routing.py)."""
+        self.below_since_ms = 0
+        """Since when its load is below the mean of its pool; 0: it is not."""
+        self.circuit: Any = None
+        """Its circuit breaker; None while nothing has failed."""
         self.timer_slot = 0
+
+    def begin(self, now_ms: int) -> None:
+        """A new process: nothing is known of it yet, and nothing is held against it."""
+        self.started_ms = now_ms
+        self.conditions: dict[Condition, tuple[str, int]] = {}
+        """Condition -> (evidence, since_ms)."""
+        self.beats: list[int] = []
+        self.beats_expected_from_ms = now_ms
+        # What probes show (HLT-3); see core/reachability.py
+        self.probes: list[float | None] = []
+        """The last 10: round trip in ms, or None for one that was lost; oldest first."""
+        self.probe_status = "none"
+        """`none`, `ok`, `failing`, `unreachable`."""
+        self.last_probe_error = ""
+        self.probe_due_ms = 0
+        """When to probe next; 0: at once."""
+        self.probed_ms = 0
+        """Last good probe."""
+        self.missed_since_ms = 0
+        """First of the failed probes in a row; 0 if the last one was good."""
+        self.reach_score: float | None = None
+        """0 … 100, as of the last change; None before there is evidence (HLT-11)."""
+        # How it came up (HLT-10); see core/conditions.py and core/warmup.py
+        self.heard = 0
+        """Beats that came."""
+        self.ready_ms = 0
+        """When it became ready; 0 while it is not."""
+        self.unready_ms = 0
+        """Since when it is not ready; 0 while it is."""
+        self.ramp = 1.0
+        """Share of what would be its due that it gets: grows to 1 in its slow start."""
+        # What is held against it
+        self.suspected = ""
+        """Suspicion that would take it out of routing; empty if there is none, or if so many are suspected (HLT-13)."""
+        self.frame_marks: tuple[int, int, int] = (0, 0, 0)
+        """Frames that had been sent down its stream two beats ago and at the last beat, and when that was (HLT-9)."""
+        self.reopened_ms = 0
+        """When it was asked to open its stream anew; 0 if it was not."""
+        self.told: set[str] = set()
+        """Alerts that were given and whose cause still holds."""
 
     def __repr__(self) -> str:
         load = f"{self.inflight}/{self.max_concurrency}"

@@ -10,29 +10,29 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from reach.core import events as ev
+from reach.core.admission import Admission
 from reach.core.assignment import Assignment
+from reach.core.circuit import Circuit, Circuits
+from reach.core.conditions import Conditions
 from reach.core.deadlines import Deadlines
 from reach.core.delivery import Delivery
-from reach.core.effects import (
-    Acknowledge,
-    AskJournal,
-    CreditAttempt,
-    Done,
-    GrantEffect,
-    RefuseItem,
-    Turn,
-)
+from reach.core.effects import Acknowledge, AskJournal, CreditAttempt, Done, GrantEffect, RefuseItem, Turn
 from reach.core.finished import Finished
 from reach.core.fleet import Fleet
+from reach.core.health import THRESHOLDS
 from reach.core.held import Held, HeldSlots
+from reach.core.leases import Leases
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, Outcome, PoolKey, Task, TaskKey, TaskState
 from reach.core.queue import WaitQueue
 from reach.core.retry import RetryBudget
 from reach.core.routing import Router
-from reach.core.rows import CheckpointRow, EffectRow
-from reach.core.session import Pins
+from reach.core.rows import CheckpointRow, EffectRow, RowNumbers
+from reach.core.scores import Scores
+from reach.core.session import PIN_WAIT_MS, Pins
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Fold, Kind, emit, flush, size_in_bytes
+from reach.core.vitals import Vitals
+from reach.core.wake import Waker
 from reach.core.wheel import TimerWheel
 from reach.errors import ErrorClass, Reason
 
@@ -44,28 +44,14 @@ PEERS_PATIENCE_MS = 4_000
 that end right afterwards end by our doing."""
 
 
-class RowNumbers:
-    """Numbers the rows of tasks, for all pools of a node."""
-
-    __slots__ = ("_next",)
-
-    def __init__(self, first: int) -> None:
-        self._next = first
-
-    def take(self) -> int:
-        """The next number."""
-        number = self._next
-        self._next += 1
-        return number
-
-
 class Pool:
     """See the module."""
 
     __slots__ = (
-        "_handlers", "assignment", "budget", "dead_letters", "deadlines", "delivery", "dirty", "excused_until_ms",
-        "finished", "fleet", "heartbeat_ms", "held", "instances", "judge_from_ms", "key", "late_outcomes", "pins",
-        "queue", "router", "rows", "same_content", "seed", "shard", "slot_freed", "tasks", "wheel",
+        "_handlers", "admission", "assignment", "budget", "circuits", "conditions", "dead_letters", "deadlines",
+        "delivery", "dirty", "excused_until_ms", "finished", "fleet", "heartbeat_ms", "held", "instances",
+        "judge_from_ms", "key", "late_outcomes", "leases", "pin_wait_ms", "pins", "queue", "router", "rows",
+        "same_content", "scores", "seed", "shard", "slot_freed", "tasks", "thresholds", "vitals", "waker", "wheel",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +81,12 @@ class Pool:
         self.judge_from_ms = self.excused_until_ms = 0
         self.budget = RetryBudget()
         self.fleet = Fleet(self)
+        self.vitals = Vitals(self)
+        self.conditions = Conditions(self)
+        self.admission = Admission(self)
+        self.leases = Leases(self)
+        self.scores = Scores(self)
+        self.circuits = Circuits(self)
         self.assignment = Assignment(self)
         self.deadlines = Deadlines(self)
         self.delivery = Delivery(self)
@@ -102,8 +94,13 @@ class Pool:
         self.slot_freed = False
         self.heartbeat_ms = 5_000
         """How often an instance beats that does not ask for another interval."""
+        self.thresholds = THRESHOLDS
+        self.waker: Waker | None = None
+        """Its wake hook, if it has one."""
         self.dead_letters = True
         """What is given up becomes a dead letter; else it is merely FAILED."""
+        self.pin_wait_ms = PIN_WAIT_MS
+        """How long a task waits for the full instance of its session before it may go elsewhere."""
         self.late_outcomes = 0
         self.finished = Finished()
         self.held = Held(self)
@@ -113,7 +110,10 @@ class Pool:
             ev.TakenUp: self._taken_up,
             ev.DeltaCame: self._delta_came,
             ev.Progressed: self._progressed,
-            ev.Beat: self.fleet.beat,
+            ev.Beat: self.vitals.beat,
+            ev.Probed: self.vitals.probed,
+            ev.Checked: self.vitals.checked,
+            ev.WakeAnswered: self.admission.wake_answered,
             ev.Joined: self.fleet.join,
             ev.LinkEnded: self.fleet.link_ended,
             ev.Left: self.fleet.leave,
@@ -127,7 +127,7 @@ class Pool:
             ev.Arrived: self._arrived,
             ev.Refuted: lambda event, turn: self.delivery.refute(event.task, event.fault, turn),
             ev.Respecified: self._respecified,
-            ev.Reworded: self._reworded,
+            ev.Reworded: self.fleet.reworded,
             ev.RowTaken: lambda event, turn: self.delivery.undo(event.task, turn),
         }
 
@@ -136,7 +136,7 @@ class Pool:
         due_ms = self.wheel.next_ms()
         if due_ms is not None and turn.now_ms - due_ms > STALLED_MS:
             self.stood_still(turn.now_ms - due_ms, turn)
-        self.fleet.refresh(turn)
+        self.scores.refresh(turn)
         handlers = self._handlers
         for event in events:
             handlers[type(event)](event, turn)
@@ -157,7 +157,7 @@ class Pool:
         self.judge_from_ms = turn.now_ms + STALLED_MS
         if stalled_ms >= PEERS_PATIENCE_MS:
             self.excused_until_ms = turn.now_ms + STALLED_MS
-        self.fleet.forgive(turn)
+        self.vitals.forgive(turn)
 
     def next_wake_ms(self) -> int | None:
         """When `step` should be called at the latest, though nothing happens."""
@@ -171,9 +171,13 @@ class Pool:
                 else:
                     self.deadlines.due(entry, turn)
             elif isinstance(entry, Instance):
-                self.fleet.due(entry, turn)
+                self.vitals.due(entry, turn)
             elif isinstance(entry, HeldSlots):
                 self.held.free(entry)
+            elif isinstance(entry, Circuit):
+                self.circuits.due(entry)
+            elif isinstance(entry, Waker):
+                entry.due(turn)
 
     # -- what agents say ----------------------------------------------------------------------------------------------
 
@@ -185,7 +189,7 @@ class Pool:
     def _current(self, event: ev.AttemptEvent, turn: Turn) -> Task | None:
         """The task an agent speaks of, if it speaks of the current attempt; else the agent is told."""
         instance = event.instance
-        self.fleet.prove(instance, turn)
+        self.vitals.prove(instance, turn)
         task = self.find(event.tenant, event.task_id)
         if task is not None and task.attempt == event.attempt and task.instance_id == instance.instance_id:
             return task
@@ -223,6 +227,7 @@ class Pool:
         task = self._live(event, turn)
         if task is None or event.attempt_sequence <= task.attempt_sequence:
             return
+        self.vitals.moved(event.instance, turn)
         emitted = task.log
         if event.attempt_sequence == 1 and emitted is not None and not emitted.fold_whole:
             emit(task, Kind.ATTEMPT_RESET, 0, turn)
@@ -247,6 +252,7 @@ class Pool:
         task = self._live(event, turn)
         if task is None:
             return
+        self.vitals.moved(event.instance, turn)
         if event.checkpoint is not None:
             task.checkpoint = event.checkpoint
             if not task.volatile:
@@ -257,7 +263,7 @@ class Pool:
     def _lease_extended(self, event: ev.LeaseExtended, turn: Turn) -> None:
         task = self._live(event, turn)
         if task is not None:
-            turn.sends.append(Done(event.reply, self.fleet.lease_until_ms(task) - turn.now_ms))
+            turn.sends.append(Done(event.reply, self.leases.until_ms(task) - turn.now_ms))
 
     def _effect_asked(self, event: ev.EffectAsked, turn: Turn) -> None:
         task = self._live(event, turn)
@@ -281,6 +287,9 @@ class Pool:
         task = self._current(event, turn)
         if task is None:
             return
+        event.instance.moved_ms = turn.now_ms
+        if event.instance.conditions:
+            self.conditions.moves(event.instance, turn)
         link = event.reply if event.reply is not None else event.instance.link
         answered = event.fault is None and event.released is None and event.waiting is None
         if task.state >= FIRST_TERMINAL or (task.state is TaskState.PENDING and not answered):
@@ -289,7 +298,7 @@ class Pool:
             return
         if event.folded is not None and not self._unfold(task, event, turn):
             return
-        self.fleet.changed(event.instance)
+        self.scores.changed(event.instance)
         if event.fault is not None:
             self.delivery.give_up_attempt(task, event.fault, turn)
         elif event.released is not None:
@@ -375,13 +384,4 @@ class Pool:
             self.queue.remove(event.task)
             event.task.requirement = event.requirement
             self.queue.push(event.task)
-            self.slot_freed = True
-
-    def _reworded(self, event: ev.Reworded, turn: Turn) -> None:
-        instance = event.instance
-        if instance.bit >= 0:
-            self.router.remove(instance)
-            instance.profile = event.profile
-            self.router.add(instance)
-            self.router.place(instance)
             self.slot_freed = True

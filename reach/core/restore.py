@@ -8,7 +8,9 @@ from __future__ import annotations
 from reach.core import health
 from reach.core.effects import Turn
 from reach.core.events import Joining
-from reach.core.model import Fault, Health, Instance, PastAttempt, Task, TaskState
+from reach.core.filters import version_of
+from reach.core.history import PastAttempt
+from reach.core.model import Fault, Health, Instance, Task, TaskState
 from reach.core.pool import Pool
 from reach.core.rows import AgentRow, AttemptRow, FailureRow, PinRow
 from reach.core.stream import resume_after_load
@@ -28,10 +30,11 @@ def restore_instance(pool: Pool, row: AgentRow, joining: Joining, turn: Turn) ->
     instance.registered_wall_ms = row.registered_wall_ms
     instance.revision = row.revision
     instance.warnings = joining.warnings
-    for name in ("weight", "priority", "max_concurrency", "heartbeat_ms"):
+    for name in ("weight", "priority", "max_concurrency", "max_sessions", "heartbeat_ms"):
         value = getattr(joining, name)
         if value is not None:
             setattr(instance, name, value)
+    instance.told.add("restored")  # it was warm, or will be: no slow start only because we restarted
     instance.health = Health.OFFLINE
     instance.health_since_ms = instance.beat_ms = turn.now_ms
     instance.beats_expected_from_ms = turn.now_ms
@@ -40,7 +43,7 @@ def restore_instance(pool: Pool, row: AgentRow, joining: Joining, turn: Turn) ->
     pool.instances[instance.instance_id] = instance
     pool.router.add(instance)
     pool.pins.ring.add(instance.instance_id)
-    pool.fleet.changed(instance)
+    pool.scores.changed(instance)
     pool.wheel.arm(instance, turn.now_ms + 600_000)
     return instance
 
@@ -50,6 +53,9 @@ def restore_pin(pool: Pool, row: PinRow, turn: Turn) -> None:
     pin = pool.pins.set((row.tenant, row.session), row.instance_id, turn.now_ms)
     pin.expires_ms = turn.now_ms + max(0, min(row.expires_wall_ms - turn.wall_ms, pool.pins.ttl_ms))
     pin.handoffs = row.handoffs
+    instance = pool.instances.get(row.instance_id)
+    if instance is not None:
+        pin.version = version_of(instance)
 
 
 def restore_task(

@@ -1,277 +1,219 @@
 """Level 2: which instance of a pool takes a task (RTE-1).
 
-Instances are bits of big integers. Each value of a static attribute has a mask of the instances that have it, and
-each of 256 score buckets a mask of the instances in it, so a decision is a few ANDs whatever the size of the pool
-(an idea of bitmap indexes: O'Neil, Quass, "Improved query performance with variant indexes", SIGMOD 1997). Blocked
-and full instances are in no bucket. Of the best bucket at most 8 candidates are scored exactly, and chance, from a
-seed, decides among near-equals.
+Instances are bits of big integers: static filters are bitmaps per attribute (core/filters.py), scores are bitmaps per
+bucket (core/score_index.py), so a decision is a few ANDs whatever the size of the pool. Blocked and full instances are
+in no bucket. Of the best buckets at most 8 candidates are scored exactly, and chance, from a seed, decides among
+near-equals. Order: static filters, health (who is blocked), region, free session slots, canary share, free capacity,
+score; then overcommit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 from reach.core.chance import mix
-from reach.core.model import Instance, Profile, Requirement, schema_key
-from reach.core.policies import BALANCED, Policy, score, signals_of
+from reach.core.choosing import Choosing, Propose, fits_in
+from reach.core.decision import Verdict
+from reach.core.filters import Static
+from reach.core.model import Instance, Requirement
+from reach.core.picking import sample
+from reach.core.policies import Policy, parts
+from reach.core.roster import Lane
+from reach.core.warmup import STEPS
 
-BUCKETS = 256
-BUCKET = 1 / (BUCKETS - 1)
-"""How far apart the scores of one bucket can be."""
-LOOKED_AT = 8
-OVERCOMMIT = 1.5
-"""How much an instance may hold, in slots, relative to max_concurrency (RTE-8), rounded down."""
+Dropped = tuple[tuple[str, int], ...]
+"""(reason, how many)"""
 
-_OF_CAPABILITIES = {"input": "input_media_types", "output": "output_media_types", "language": "languages"}
-"""What a capability may say for itself, instead of what the agent says: drop reason -> field of its document."""
-
-Stage = tuple[str, int]
-"""(drop reason, mask of those that pass)"""
+_OUT, _FREE, _OVER, _FULL = (int(lane) for lane in Lane)
 
 
-class Verdict:
-    """Why an instance was chosen, or why none was: cheap to make, told in full by `explain`."""
+class Router(Choosing):
+    """Decides for one pool."""
 
-    __slots__ = ("cause", "chosen", "eligible", "free", "score", "seed")
-
-    def __init__(self, chosen: Instance | None, eligible: int, free: int, seed: int, best: float, cause: str) -> None:
-        self.chosen = chosen
-        self.eligible = eligible
-        self.free = free
-        self.seed = seed
-        self.score = best
-        self.cause = cause
-
-
-def bits(mask: int) -> Iterator[int]:
-    """Positions of the set bits, lowest first."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
-
-
-def _sample(mask: int, seed: int) -> list[int]:
-    """At most LOOKED_AT positions of set bits; which ones follows from the seed if there are more."""
-    chosen: list[int] = []
-    if mask.bit_count() <= LOOKED_AT:
-        while mask:
-            low = mask & -mask
-            chosen.append(low.bit_length() - 1)
-            mask ^= low
-        return chosen
-    width = mask.bit_length()
-    for draw in range(LOOKED_AT):
-        shift = mix(seed, draw) % width
-        above = mask >> shift
-        position = shift + (above & -above).bit_length() - 1 if above else (mask & -mask).bit_length() - 1
-        chosen.append(position)
-        mask ^= 1 << position
-    return chosen
-
-
-class Router:
-    """The routing index of a pool."""
-
-    __slots__ = (
-        "_attributes", "_buckets", "_free", "_free_bits", "_occupied", "_overfull", "_static", "all", "instances",
-        "overcommit", "policy", "revision",
-    )  # fmt: skip
-
-    def __init__(self, policy: Policy = BALANCED, overcommit: float = OVERCOMMIT) -> None:
-        self.policy = policy
-        self.overcommit = overcommit
-        self.instances: list[Instance | None] = []
-        self.all = 0
-        self.revision = 0
-        self._free_bits: list[int] = []
-        self._attributes: dict[tuple[str, str], int] = {}
-        self._buckets = [0] * BUCKETS
-        self._occupied = 0
-        self._free = 0
-        self._overfull = 0
-        self._static: dict[Requirement, int] = {}
-
-    # -- what there is ------------------------------------------------------------------------------------------------
-
-    def add(self, instance: Instance) -> None:
-        """Puts an instance in the index. It is routed to once `place` finds it admitted."""
-        if self._free_bits:
-            instance.bit = self._free_bits.pop()
-            self.instances[instance.bit] = instance
-        else:
-            instance.bit = len(self.instances)
-            self.instances.append(instance)
-        bit = 1 << instance.bit
-        self.all |= bit
-        for attribute in _attributes_of(instance):
-            self._attributes[attribute] = self._attributes.get(attribute, 0) | bit
-        self._changed()
-
-    def remove(self, instance: Instance) -> None:
-        """Takes an instance out."""
-        self._leave_bucket(instance)
-        bit = 1 << instance.bit
-        self.all &= ~bit
-        for attribute in _attributes_of(instance):
-            left = self._attributes[attribute] & ~bit
-            if left:
-                self._attributes[attribute] = left
-            else:
-                del self._attributes[attribute]
-        self.instances[instance.bit] = None
-        self._free_bits.append(instance.bit)
-        instance.bit = -1
-        self._changed()
-
-    def _changed(self) -> None:
-        self.revision += 1
-        self._static.clear()
-
-    def place(self, instance: Instance) -> None:
-        """Puts an instance in the bucket of its score, or in none. To be called after each change of load or health."""
-        if instance.blocked_by:
-            if instance.bit >= 0:
-                self._leave_bucket(instance)
-            return
-        if instance.inflight < instance.max_concurrency:
-            number = int(score(self.policy, instance) * (BUCKETS - 1))
-            if number != instance.bucket:
-                self._leave_bucket(instance)
-                instance.bucket = number
-                self._buckets[number] |= 1 << instance.bit
-                self._free |= 1 << instance.bit
-                self._occupied |= 1 << number
-            return
-        self._leave_bucket(instance)
-        if instance.inflight < int(instance.max_concurrency * self.overcommit):
-            self._overfull |= 1 << instance.bit
-
-    def _leave_bucket(self, instance: Instance) -> None:
-        bit = 1 << instance.bit
-        self._overfull &= ~bit
-        if instance.bucket >= 0:
-            left = self._buckets[instance.bucket] & ~bit
-            self._buckets[instance.bucket] = left
-            if not left:
-                self._occupied &= ~(1 << instance.bucket)
-            self._free &= ~bit
-            instance.bucket = -1
-
-    # -- deciding -----------------------------------------------------------------------------------------------------
+    __slots__ = ()
 
     def static_mask(self, requirement: Requirement) -> int:
         """The instances that could ever take a task with this requirement."""
-        mask = self._static.get(requirement)
-        if mask is None:
-            mask = self.all
-            for _, passing in self._stages(requirement):
-                mask &= passing
-            if len(self._static) >= 10_000:
-                self._static.clear()
-            self._static[requirement] = mask
-        return mask
+        return self.filters.static(requirement).mask
 
-    def _stages(self, requirement: Requirement) -> Iterator[Stage]:
-        """The static filters in the order of RTE-1, each with its drop reason."""
-        r = requirement
-        for reason, values, default in (
-            ("tenant", (r.tenant,), "*"),
-            ("instance", (r.instance_id,), ""),
-            ("agent", (r.agent_id,), ""),
-            ("capability", (r.capability,), ""),
-            ("capability_version", (f"{r.capability}\0{r.capability_version}",) if r.capability_version else (), ""),
-            ("method", (r.method,), "*"),
-            *(("tag", (tag,), "") for tag in r.required_tags),
-            ("document", tuple(key for key, _ in r.documents), ""),
-            ("input", (r.input_media_type,), "*"),
-            ("output", r.accepted_media_types, "*"),
-            ("language", r.accepted_languages, "*"),
-        ):
-            if any(values):
-                passing = self._having(reason, (*values, default) if default else values)
-                if r.capability and reason in _OF_CAPABILITIES:
-                    own = self._attributes.get((f"own {reason}", r.capability), 0)
-                    passing = (passing & ~own) | self._having(f"{reason} of {r.capability}", values)
-                yield reason, passing
+    def policy_of(self, name: str) -> Policy:
+        """The policy that a task names, else the pool's. One that is no longer declared is the pool's too."""
+        return self.policies.get(name, self.policy) if name else self.policy
 
-    def _having(self, attribute: str, values: tuple[str, ...]) -> int:
-        """The instances that have one of some values."""
-        passing = 0
-        for value in values:
-            passing |= self._attributes.get((attribute, value), 0)
-        return passing
-
-    def pick(self, requirement: Requirement, excluded: tuple[str, ...], cost: int, seed: int) -> Verdict:
+    def pick(
+        self,
+        requirement: Requirement,
+        excluded: tuple[str, ...] = (),
+        cost: int = 1,
+        seed: int = 0,
+        policy: Policy | None = None,
+        *,
+        new_session: bool = False,
+        may_probe: bool = False,
+        propose: Propose | None = None,
+        version: str = "",
+    ) -> Verdict:
         """Chooses an instance with a free slot, or, if no candidate has one, one that may be overfilled.
 
         Args:
             requirement: What it must have.
             excluded: Instances that failed this task: avoided while another admitted one exists.
             cost: Slots the task takes.
-            seed: Decides among near-equals.
+            seed: Decides among near-equals, and who is of the canary's share.
+            policy: How to choose; None: the pool's.
+            new_session: It needs a session slot too.
+            may_probe: It may show whether an open circuit can be closed.
+            propose: The ring, for a session or a policy that goes by it.
+            version: The version that the session began with: preferred, and no canary's business.
         """
-        eligible = self.static_mask(requirement)
-        if excluded:
-            eligible = self._without(eligible, excluded)
-        occupied = self._occupied
-        while occupied:
-            number = occupied.bit_length() - 1
-            found = self._buckets[number] & eligible
-            if found:
-                chosen, best = self._best(found, cost, seed)
+        self.decisions += 1
+        policy = policy or self.policy
+        static = self.filters.static(requirement)
+        eligible, then = static.mask, 0
+        dropped: Dropped = ()
+        if excluded or requirement.region:
+            eligible, dropped = self.prefer(eligible, excluded, requirement.region, policy)
+        if self.probing and may_probe:
+            probe = self._probe(eligible, cost)
+            if probe is not None:
+                return self.verdict(probe, "probe", seed, policy, static, [probe], dropped)
+        if static.lanes != self.lanes:
+            static.lanes, static.free = self.lanes, static.mask & self._masks[_FREE]
+            static.not_free = self._not_free(static.mask) if static.free != static.mask else ()
+        if eligible is static.mask:
+            free, dropped = static.free, static.not_free
+        else:
+            free = eligible & self._masks[_FREE]
+            dropped += self._not_free(eligible)
+        by_match = policy.match_at_least and requirement.documents
+        if self.canary.trials or (new_session and self.sessions_full) or by_match:
+            eligible, then, dropped = self.narrow(eligible, dropped, new_session, seed, policy, requirement, version)
+            free = eligible & self._masks[_FREE]
+        for mask in self._in_order(free, then, seed) if then or self.slow_start.cold else (free,):
+            if mask:
+                chosen, looked, cause = self.choose(policy, requirement, mask, cost, seed, propose)
                 if chosen is not None:
-                    return Verdict(chosen, eligible, found, seed, best, "score")
-            occupied ^= 1 << number
-        found = (self._overfull | self._free) & eligible
-        if found:
-            chosen, best = self._least_loaded(found, cost, seed)
-            if chosen is not None:
-                return Verdict(chosen, eligible, found, seed, best, "overcommit")
-        return Verdict(None, eligible, 0, seed, 0.0, "capacity" if eligible else "no_match")
+                    return self.verdict(chosen, cause, seed, policy, static, looked, dropped)
+        found = (self._masks[_OVER] | self._masks[_FREE]) & (eligible | then)
+        chosen, looked = self.least_loaded(found, cost, seed) if found else (None, [])
+        if chosen is not None:
+            return self.verdict(chosen, "overcommit", seed, policy, static, looked, dropped)
+        cause = "no_match" if not static.mask else dropped[-1][0] if dropped and not eligible | then else "capacity"
+        return self.verdict(None, cause, seed, policy, static, [], dropped)
 
-    def _best(self, found: int, cost: int, seed: int) -> tuple[Instance | None, float]:
-        if not found & (found - 1):
-            alone = self.instances[found.bit_length() - 1]
-            fits = alone is not None and (alone.inflight + cost <= alone.max_concurrency or not alone.inflight)
-            return (alone, score(self.policy, alone)) if fits and alone is not None else (None, 0.0)
-        fitting: list[Instance] = []
-        for position in _sample(found, seed):
-            instance = self.instances[position]
-            if instance is not None and (instance.inflight + cost <= instance.max_concurrency or not instance.inflight):
-                fitting.append(instance)
-        if not fitting:
-            return None, 0.0
-        tie = self.policy.near_tie
-        if tie < BUCKET:  # else all of a bucket are equals
-            least = max(score(self.policy, one) for one in fitting) - tie
-            fitting = [one for one in fitting if score(self.policy, one) >= least]
-        chosen = fitting[mix(seed, LOOKED_AT) % len(fitting)]
-        return chosen, score(self.policy, chosen)
+    def _in_order(self, free: int, then: int, seed: int) -> tuple[int, ...]:
+        """Those with a free slot, in the order in which they are asked: who starts slowly stands back, but only for
+        others (HLT-10); the second choice comes last."""
+        cold = free & self.slow_start.stand_back(mix(seed, STEPS)) if self.slow_start.cold & free else 0
+        return (free ^ cold, free if cold else 0, then & self._masks[_FREE])
 
-    def _least_loaded(self, found: int, cost: int, seed: int) -> tuple[Instance | None, float]:
-        best: Instance | None = None
-        for position in _sample(found, seed):
-            instance = self.instances[position]
-            if instance is None or instance.inflight + cost > int(instance.max_concurrency * self.overcommit):
-                continue
-            if best is None or instance.inflight * best.max_concurrency < best.inflight * instance.max_concurrency:
-                best = instance
-        return best, 0.0
+    def undisturbed(self, decide: Callable[[], Verdict]) -> Verdict:
+        """A decision that leaves no trace: whose turn it is stays as it was."""
+        turns, decisions = dict(self._turns), self.decisions
+        try:
+            return decide()
+        finally:
+            self._turns, self.decisions = turns, decisions
 
-    def _without(self, eligible: int, excluded: tuple[str, ...]) -> int:
-        mask = 0
-        for instance_id in excluded:
-            mask |= self._attributes.get(("instance", instance_id), 0)
-        for position in bits(eligible & ~mask):
-            instance = self.instances[position]
-            if instance is not None and not instance.blocked_by:
-                return eligible & ~mask
-        return eligible
+    def verdict(
+        self, chosen: Instance | None, cause: str, seed: int, policy: Policy, static: Static, looked: list[Instance],
+        dropped: Dropped = (),
+    ) -> Verdict:  # fmt: skip
+        """A decision, with what it saw."""
+        return Verdict(
+            chosen, cause, seed, policy, static, self.filters.revision, looked,
+            [one.inflight + one.foreign for one in looked], self.known(policy, looked), dropped,
+        )  # fmt: skip
+
+    def known(self, policy: Policy, looked: list[Instance]) -> list[tuple[float, ...]]:
+        """The signals of some instances, in the order of the policy's weights, as they were last folded in."""
+        if policy is self.policy:
+            known = self.main.known
+        else:
+            index = self._indexes.get((policy.name, ""))
+            if index is None or index.unscored:
+                return [parts(policy, one, "", self.figures, self.now_ms)[2] for one in looked]
+            known = index.known
+        return [known[one.bit] for one in looked]
+
+    # -- preferences and counts ---------------------------------------------------------------------------------------
+
+    def prefer(self, eligible: int, excluded: tuple[str, ...], region: str, policy: Policy) -> tuple[int, Dropped]:
+        """Avoids those that failed the task, and other regions, while there is somebody else."""
+        dropped: Dropped = ()
+        if region and "region" not in policy.weights:
+            near = eligible & self.filters.having("region", region)
+            if near & self._masks[_FREE]:
+                dropped = (("region", (eligible & ~near).bit_count()),) if eligible != near else ()
+                eligible = near
+        if excluded:
+            others = eligible ^ (eligible & self.filters.named(excluded))
+            if others != eligible and others & self.admitted():
+                dropped += (("failed_before", (eligible & ~others).bit_count()),)
+                eligible = others
+        return eligible, dropped
+
+    def _not_free(self, eligible: int) -> Dropped:
+        """How many take no work now, by what blocks them, and how many have no free slot."""
+        dropped: list[tuple[str, int]] = []
+        for reason, mask in self._blocked.items():
+            count = (eligible & mask).bit_count()
+            if count:
+                dropped.append((reason, count))
+        count = (eligible & (self._masks[_OVER] | self._masks[_FULL])).bit_count()
+        if count:
+            dropped.append(("capacity", count))
+        return tuple(dropped)
+
+    def narrow(
+        self,
+        eligible: int,
+        dropped: Dropped,
+        new_session: bool,
+        seed: int,
+        policy: Policy,
+        requirement: Requirement,
+        version: str,
+    ) -> tuple[int, int, Dropped]:
+        """(who may take it, who else if none of these has room, drop counts): session slots, match, canary share."""
+        free = self._masks[_FREE]
+        if new_session and self.sessions_full:
+            if gone := (eligible & free & self.sessions_full).bit_count():
+                dropped += (("session_slots", gone),)
+            eligible ^= eligible & self.sessions_full
+        if policy.match_at_least and requirement.documents:
+            good = 0
+            for key, percent in requirement.documents:
+                if percent >= policy.match_at_least * 100:
+                    good |= self.filters.having("document", key)
+            if gone := (eligible & free & ~good).bit_count():
+                dropped += (("match", gone),)
+            eligible &= good
+        then = 0
+        if self.canary.trials:
+            before = eligible
+            same = eligible & self.filters.having("version", version) & self.admitted() if version else 0
+            eligible, then = (same, 0) if same else self.canary.split(eligible, self.admitted(), seed)
+            if gone := (before & free & ~(eligible | then)).bit_count():
+                dropped += (("canary", gone),)
+        return eligible, then, dropped
+
+    def _probe(self, eligible: int, cost: int) -> Instance | None:
+        """An instance whose open circuit may be tried with this task."""
+        due = eligible & self.probing
+        while due:
+            low = due & -due
+            due ^= low
+            instance = self.instances[low.bit_length() - 1]
+            if instance is not None and instance.blocked_by == "circuit_open" and fits_in(instance, cost):
+                return instance
+        return None
+
+    # -- single instances ---------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
         """Whether any instance could take anything."""
-        return bool(self._free or self._overfull)
+        return bool(self._masks[_FREE] or self._masks[_OVER] or self.probing)
 
     def matches(self, instance: Instance, requirement: Requirement) -> bool:
         """Whether this very instance could ever take a task with this requirement."""
@@ -281,92 +223,21 @@ class Router:
         """Whether this very instance may take a task now (for pins)."""
         if instance.blocked_by or not self.matches(instance, requirement):
             return False
-        return instance.inflight + cost <= max(int(instance.max_concurrency * self.overcommit), cost)
+        held = instance.inflight + instance.foreign
+        return held + cost <= max(int(instance.max_concurrency * self.overcommit), cost)
 
     def free_count(self, requirement: Requirement) -> int:
         """How many instances with a free slot could take a task with this requirement."""
-        return (self.static_mask(requirement) & self._free).bit_count()
+        return (self.static_mask(requirement) & self._masks[_FREE]).bit_count()
 
     def room(self, requirement: Requirement) -> tuple[int, int, float, int]:
         """What level 1 wants to know: (free slots, highest priority and best score among those that have one,
         instances that could ever take it). Slots of many are estimated from a few."""
         eligible = self.static_mask(requirement)
-        free = eligible & self._free
+        free = eligible & self._masks[_FREE]
         if not free:
             return 0, 0, 0.0, eligible.bit_count()
-        seen = [one for position in _sample(free, self.revision) if (one := self.instances[position]) is not None]
-        slots = sum(one.max_concurrency - one.inflight for one in seen) * free.bit_count() // len(seen)
-        occupied, best = self._occupied, 0.0
-        while occupied:
-            number = occupied.bit_length() - 1
-            if self._buckets[number] & eligible:
-                best = number / (BUCKETS - 1)
-                break
-            occupied ^= 1 << number
-        return slots, max(one.priority for one in seen), best, eligible.bit_count()
-
-    # -- explaining ---------------------------------------------------------------------------------------------------
-
-    def explain(
-        self, requirement: Requirement, excluded: tuple[str, ...], baseline_ms: float, now_ms: int
-    ) -> tuple[list[tuple[Instance, float, dict[str, float], str]], dict[str, int]]:
-        """Every instance with score, signals and drop reason (empty for candidates), and drop counts by reason."""
-        reasons: dict[int, str] = {}
-        left = self.all
-        for reason, passing in self._stages(requirement):
-            for position in bits(left & ~passing):
-                reasons[position] = reason
-            left &= passing
-        allowed = self._without(left, excluded) if excluded else left
-        rows: list[tuple[Instance, float, dict[str, float], str]] = []
-        counts: dict[str, int] = {}
-        for position in bits(self.all):
-            instance = self.instances[position]
-            if instance is None:
-                continue
-            reason = reasons.get(position, "")
-            if not reason and instance.blocked_by:
-                reason = instance.blocked_by
-            elif not reason and not allowed >> position & 1:
-                reason = "excluded"
-            elif not reason and instance.inflight >= int(instance.max_concurrency * self.overcommit):
-                reason = "capacity"
-            if reason:
-                counts[reason] = counts.get(reason, 0) + 1
-            rows.append((instance, score(self.policy, instance), signals_of(instance, baseline_ms, now_ms), reason))
-        rows.sort(key=lambda row: (bool(row[3]), -row[1]))
-        return rows, counts
-
-
-def _attributes_of(instance: Instance) -> Iterator[tuple[str, str]]:
-    """What an instance can be found by. `*` stands for any value."""
-    profile = instance.profile
-    yield "instance", instance.instance_id
-    yield "agent", profile.agent_id
-    for name, version in dict.fromkeys(profile.capabilities):
-        yield "capability_version", f"{name}\0{version}"
-    for name in dict.fromkeys(name for name, _ in profile.capabilities):
-        yield "capability", name
-    for kind, values in (
-        ("method", profile.methods),
-        ("input", profile.input_media_types),
-        ("output", profile.output_media_types),
-        ("language", profile.languages),
-    ):
-        for value in dict.fromkeys(values) or ("*",):
-            yield kind, value
-    for tag in dict.fromkeys(profile.tags):
-        yield "tag", tag
-    yield from dict.fromkeys(_attributes_of_documents(profile))
-    for tenant in dict.fromkeys(profile.allowed_tenants):
-        yield "tenant", tenant
-
-
-def _attributes_of_documents(profile: Profile) -> Iterator[tuple[str, str]]:
-    for document in profile.documents:
-        yield "document", document.digest
-        yield "document", schema_key(document.name, document.schema_id)
-        for reason, field in _OF_CAPABILITIES.items():
-            for value in getattr(document, field):
-                yield f"own {reason}", document.name
-                yield f"{reason} of {document.name}", value
+        seen = [one for position in sample(free, self.revision) if (one := self.instances[position]) is not None]
+        slots = sum(one.max_concurrency - one.inflight - one.foreign for one in seen) * free.bit_count() // len(seen)
+        band, best = self.main.best(free)
+        return slots, band, best, eligible.bit_count()

@@ -206,3 +206,18 @@ class Writes:
             rows = getattr(other, kind)
             if rows:
                 getattr(self, kind).extend(rows)
+
+
+class RowNumbers:
+    """Numbers the rows of tasks, for all pools of a node."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, first: int) -> None:
+        self._next = first
+
+    def take(self) -> int:
+        """The next number."""
+        number = self._next
+        self._next += 1
+        return number

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from reach.core.ring import Ring
 
 IDLE_TTL_MS = 720_000
 """12 minutes: a business timeout of 10 and 2 to spare (SES-2)."""
+PIN_WAIT_MS = 5_000
+"""How long a session's task waits for its full instance before it may go elsewhere."""
 MAX_PINS = 1_000_000
 SWEEP = 4
 """Expired pins that are dropped each time a pin is set."""
@@ -19,7 +22,7 @@ SessionName = tuple[str, str]
 class Pin:
     """A session and its instance."""
 
-    __slots__ = ("expires_ms", "handoffs", "instance_id", "ttl_ms")
+    __slots__ = ("expires_ms", "handoffs", "instance_id", "ttl_ms", "version")
 
     def __init__(self, instance_id: str, expires_ms: int, ttl_ms: int = 0) -> None:
         self.instance_id = instance_id
@@ -27,17 +30,22 @@ class Pin:
         self.ttl_ms = ttl_ms
         """How long it holds without activity."""
         self.handoffs = 0
+        self.version = ""
+        """The agent's version that the session began with, as filters name it (RTE-9); empty if unknown."""
 
 
 class Pins:
     """All pins of one pool. The ring proposes for new sessions; a pin holds while its instance is admitted."""
 
-    __slots__ = ("_pins", "counts", "ring", "ttl_ms")
+    __slots__ = ("_pins", "counted", "counts", "ring", "ttl_ms")
 
     def __init__(self, ttl_ms: int = IDLE_TTL_MS) -> None:
         self._pins: OrderedDict[SessionName, Pin] = OrderedDict()
         """The one that was used longest ago comes first; it expires first too, but where a route has its own TTL."""
         self.counts: dict[str, int] = {}
+        """Sessions by instance."""
+        self.counted: Callable[[str], None] = lambda _: None
+        """Hears of each instance whose count changed."""
         self.ring = Ring()
         self.ttl_ms = ttl_ms
 
@@ -52,16 +60,21 @@ class Pins:
             return None
         return pin
 
+    def look(self, name: SessionName, now_ms: int) -> Pin | None:
+        """As `get`, and changes nothing."""
+        pin = self._pins.get(name)
+        return pin if pin is not None and pin.expires_ms > now_ms else None
+
     def set(self, name: SessionName, instance_id: str, now_ms: int, ttl_ms: int | None = None) -> Pin:
         """Pins a session to an instance, or renews its pin; `ttl_ms`: for how long, where its route says so."""
-        self._sweep(now_ms)
+        self.sweep(now_ms)
         pin = self._pins.get(name)
         if pin is None:
             pin = self._pins[name] = Pin(instance_id, 0)
-            self.counts[instance_id] = self.counts.get(instance_id, 0) + 1
+            self._count(instance_id)
         elif pin.instance_id != instance_id:
             self._uncount(pin.instance_id)
-            self.counts[instance_id] = self.counts.get(instance_id, 0) + 1
+            self._count(instance_id)
             pin.instance_id = instance_id
             pin.handoffs += 1
         pin.ttl_ms = ttl_ms or self.ttl_ms
@@ -69,19 +82,28 @@ class Pins:
         self._pins.move_to_end(name)
         return pin
 
-    def _sweep(self, now_ms: int) -> None:
-        """Drops a few that have expired, so that they bear on no bound, and the oldest if there are too many."""
+    def sweep(self, now_ms: int) -> bool:
+        """Drops a few that have expired, so that they bear on no bound, and the oldest if there are too many. True if
+        any was dropped."""
+        dropped = 0
         for _ in range(SWEEP):
             first = next(iter(self._pins), None)
             if first is None:
-                return
+                return dropped > 0
             pin = self._pins[first]
             if pin.expires_ms <= now_ms or len(self._pins) >= MAX_PINS:
                 self.drop(first)
+                dropped += 1
             elif pin.ttl_ms > self.ttl_ms:
                 self._pins.move_to_end(first)  # it must not stand before those that expire sooner
             else:
-                return
+                break
+        return dropped > 0
+
+    def next_expiry_ms(self) -> int | None:
+        """When a pin expires, if nothing renews it: the next one, but where a route has its own TTL."""
+        first = next(iter(self._pins), None)
+        return self._pins[first].expires_ms if first is not None else None
 
     def drop(self, name: SessionName) -> None:
         """Forgets a pin."""
@@ -89,9 +111,14 @@ class Pins:
         if pin is not None:
             self._uncount(pin.instance_id)
 
+    def _count(self, instance_id: str) -> None:
+        self.counts[instance_id] = self.counts.get(instance_id, 0) + 1
+        self.counted(instance_id)
+
     def _uncount(self, instance_id: str) -> None:
         left = self.counts.get(instance_id, 0) - 1
         if left > 0:
             self.counts[instance_id] = left
         else:
             self.counts.pop(instance_id, None)
+        self.counted(instance_id)

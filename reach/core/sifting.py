@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from reach.core.model import Fault, PoolKey, Profile, Requirement, schema_key
+from reach.core.documents import schema_key
+from reach.core.model import Fault, PoolKey, Profile, Requirement
 from reach.core.resolving import Selector
 from reach.core.vocabulary import Vocabulary
 from reach.errors import ErrorClass, Reason

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from reach.core.model import Document, Profile
+from reach.core.documents import Document
+from reach.core.model import Profile
 
 _SEPARATORS = re.compile(r"[\s_-]+")
 

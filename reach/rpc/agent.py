@@ -11,12 +11,14 @@ from reach.core.effects import Welcome
 from reach.core.model import Fault, Instance, Task
 from reach.core.pool import Pool
 from reach.errors import InvalidRequest, ReachError, Reason
+from reach.rpc.pings import FEATURE, Pinger, Pings
 from reach.rpc.principal import Principal, credentials_ended, principal_of
 from reach.rpc.services import Services
 from reach.rpc.waiting import over
 from reach.runtime.reach_api import fault_of
 from reach.wire.agents import (
     HANDLE_BYTES,
+    is_cut,
     read_delta,
     read_key,
     read_progress,
@@ -44,8 +46,8 @@ EARLY_BYTES = 16 << 20
 class AttachLink:
     """One instance on an Attach stream (`runtime.agents.AgentLink`)."""
 
-    __slots__ = ("_out", "_stream", "early", "early_bytes", "instance", "instance_id", "number", "pool", "still",
-                 "tenant")  # fmt: skip
+    __slots__ = ("_out", "_stream", "early", "early_bytes", "instance", "instance_id", "number", "pinger", "pool",
+                 "still", "tenant")  # fmt: skip
 
     def __init__(self, stream: AttachStream, number: int, tenant: str) -> None:
         self._stream = stream
@@ -60,6 +62,8 @@ class AttachLink:
         self.early: list[Callable[[], None]] = []
         """What the agent said before the hello was committed."""
         self.early_bytes = 0
+        self.pinger: Pinger | None = None
+        """Its pings; None if it does not answer any."""
         self.still = _Still(self)
 
     def _key(self, tenant: str, task_id: str, attempt: int) -> attempt_pb2.AttemptKey:
@@ -125,7 +129,20 @@ class AttachLink:
         refusal = attach_pb2.LinkRefusal(link=self.number, closed=True)
         fill_error(refusal.error, fault)
         self._stream.say(refusals=[refusal])
-        self._stream.links.pop(self.number, None)
+        self._stream.unlink(self)
+
+    def ping(self, nonce: int) -> None:
+        """Asks for a sign of the agent's handler loop."""
+        self._stream.say(pings=[attach_pb2.Ping(link=self.number, nonce=nonce)])
+
+    def reopen(self) -> None:
+        """See AgentLink."""
+        self._stream.say(reopen=True)
+
+    def drop(self) -> None:
+        """See AgentLink."""
+        self._stream.ours = True
+        self._out.close()
 
     def drain(self, deadline_ms: int) -> None:
         """See AgentLink."""
@@ -151,10 +168,11 @@ class _Still:
 class AttachStream:
     """One Attach call."""
 
-    def __init__(self, services: Services, principal: Principal) -> None:
+    def __init__(self, services: Services, principal: Principal, pings: Pings) -> None:
         self.services = services
         self._reach = services.reach
         self._principal = principal
+        self._pings = pings
         self.out = Batcher()
         self.links: dict[int, AttachLink] = {}
         self._opened = False
@@ -189,6 +207,7 @@ class AttachStream:
             (frame.progress, self._progress),
             (frame.results, self._result),
             (frame.effects, self._effect),
+            (frame.pongs, self._pong),
             (frame.goodbyes, self._goodbye),
         ):
             if items:
@@ -214,6 +233,8 @@ class AttachStream:
             link.pool = self._reach.hello(tenant, agent_type, joining, link, running, read_status(hello.status))
             link.instance_id = joining.instance_id
             self.links[number] = link
+            if link.pinger is None and FEATURE in hello.registration.features:
+                link.pinger = self._pings.watch(link)
         except ReachError as error:
             self._refuse(number, None, fault_of(error), closed=known is None)
 
@@ -259,7 +280,9 @@ class AttachStream:
 
     def _beat(self, link: AttachLink, instance: Instance, beat: attach_pb2.LinkBeat) -> None:
         self.services.metrics.beat("stream")
-        self._post(link, ev.Beat(instance, read_status(beat.status)))
+        if is_cut(beat.status):
+            self.services.metrics.status_cut()
+        self._post(link, ev.Beat(instance, read_status(beat.status), self._down, beat.last_frame))
 
     def _accept(self, link: AttachLink, instance: Instance, accept: attempt_pb2.AttemptAccept) -> None:
         check_id("accept.handle", accept.handle, most=HANDLE_BYTES)
@@ -287,21 +310,35 @@ class AttachStream:
 
     def _warm(self, link: AttachLink, instance: Instance, status: Any) -> None:
         self.services.metrics.beat("warm")
+        if is_cut(status):
+            self.services.metrics.status_cut()
         self._post(link, ev.Beat(instance, read_status(status)))
 
     def _effect(self, link: AttachLink, instance: Instance, message: attach_pb2.EffectRequest) -> None:
         key = read_key("effect.key", message.key, link.tenant)
         self._post(link, ev.EffectAsked(instance, *key, check_id("effect.effect", message.effect), link.still))
 
+    def _pong(self, link: AttachLink, instance: Instance, message: attach_pb2.Pong) -> None:
+        if link.pinger is not None:
+            self._pings.answered(link.pinger, message.nonce)
+
+    def unlink(self, link: AttachLink) -> None:
+        """The link is closed; the stream goes on."""
+        self.links.pop(link.number, None)
+        if link.pinger is not None:
+            self._pings.forget(link.pinger)
+
     def _goodbye(self, link: AttachLink, instance: Instance, message: attach_pb2.Goodbye) -> None:
         self._post(link, ev.Left(instance))
-        self.links.pop(link.number, None)
+        self.unlink(link)
 
     def close(self) -> None:
         """The stream is over: each link says so."""
         self.out.close()
         links, self.links = self.links, {}
         for link in links.values():
+            if link.pinger is not None:
+                self._pings.forget(link.pinger)
             if link.pool is not None and link.instance is not None:
                 self._reach.post(link.pool, ev.LinkEnded(link.instance, link, self.ours))
             elif link.pool is not None:
@@ -347,10 +384,11 @@ class AgentServicer(attach_pb2_grpc.AgentServiceServicer):
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._pings = Pings(services.reach, services.clock)
 
     async def Attach(  # type: ignore[override]
         self, request_iterator: Any, context: Any
     ) -> None:
         """See the contract."""
-        stream = AttachStream(self._services, principal_of(context))
+        stream = AttachStream(self._services, principal_of(context), self._pings)
         await self._services.pump(context, stream.out, stream.handle, stream.close, stream.closing, stream.number)

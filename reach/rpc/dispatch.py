@@ -21,7 +21,7 @@ from reach.runtime.past import not_found
 from reach.runtime.reach_api import not_built
 from reach.store.base import TaskQuery
 from reach.telemetry.tracing import current_trace
-from reach.wire.answers import duration, event_size, fill_error, fill_event, fill_result, fill_task
+from reach.wire.answers import duration, event_size, fill_decision, fill_error, fill_event, fill_result, fill_task
 from reach.wire.requests import check_id, duration_ms, invalid, session_name
 
 WAIT_MS = 300_000
@@ -113,7 +113,8 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         if task is None:
             raise error_of_fault(not_found(task_id))
         answer = dispatch_pb2.GetTaskResponse()
-        fill_task(answer.task, task, full=request.view != task_pb2.TASK_VIEW_BASIC)
+        full = request.view != task_pb2.TASK_VIEW_BASIC
+        fill_task(answer.task, task, full=full, decisions=full)
         return answer
 
     async def ListTasks(self, request: dispatch_pb2.ListTasksRequest, context: Any) -> dispatch_pb2.ListTasksResponse:
@@ -189,22 +190,16 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         """See the contract."""
         services = self._services
         task, selector = services.tasks.read(principal_of(context).tenant, request.task, services.clock.new_id)
-        pool, rows, dropped, verdict = self._reach.preview(task, selector)
+        pool, seen = self._reach.preview(task, selector)
+        verdict = seen.verdict
         answer = dispatch_pb2.PreviewRouteResponse(pool=pool.key.agent_type)
         decision = answer.decision
-        decision.policy = pool.router.policy.name
+        fill_decision(decision, verdict, seen.rows[:CANDIDATES], seen.dropped)
         decision.registry_revision = self._services.host.directory.revision
-        decision.seed = pool.seed
-        decision.cause = "new"
-        if verdict.chosen is not None:
-            decision.chosen_instance_id = verdict.chosen.instance_id
-        else:
+        decision.cause = "pin" if verdict.cause == "pin" else "new"
+        if verdict.chosen is None:
             lack = self._reach.lack(task.tenant, selector)
-            fill_error(answer.refusal, lack or _would_wait(verdict.cause, bool(rows)))
-        decision.dropped.update(dropped)
-        for instance, score, signals, reason in rows[:CANDIDATES]:
-            candidate = decision.candidates.add(instance_id=instance.instance_id, score=score, drop_reason=reason)
-            candidate.signals.update(signals)
+            fill_error(answer.refusal, lack or _would_wait(verdict.cause, bool(seen.rows), seen.pinned))
         task.instance = verdict.chosen
         answer.start_to_close.CopyFrom(duration(pool.deadlines.start_to_close_ms(task)))
         answer.retry_delays.extend(duration(delay) for delay in pool.delivery.policy_of(task).delays_ms)
@@ -281,8 +276,11 @@ def _wall_ms(field: str, value: Timestamp) -> int:
         raise invalid(field, "is not a time between the years 1 and 9999") from None
 
 
-def _would_wait(cause: str, registered: bool) -> Fault:
+def _would_wait(cause: str, registered: bool, pinned: str) -> Fault:
     """Why a task would not go at once."""
+    if pinned:
+        message = f"its session is with {pinned!r}, which is full: it would wait for it"
+        return Fault(ErrorClass.RESOURCE_EXHAUSTED, Reason.AGENT_BUSY, message)
     if cause == "no_match":
         message = "no instance matches what the task asks for" if registered else "no agent is registered for it"
         return Fault(ErrorClass.INVALID_REQUEST, Reason.NO_MATCHING_AGENT, f"{message}: it would wait for one")

@@ -8,11 +8,13 @@ from typing import Any
 from agentreach.v1 import ops_pb2, ops_pb2_grpc, session_pb2, session_pb2_grpc
 from reach.errors import InvalidRequest
 from reach.rpc.principal import principal_of
-from reach.rpc.services import FEATURES, Services
+from reach.rpc.services import FEATURES, Services, error_of_fault
+from reach.runtime.past import not_found
 from reach.runtime.reach_api import not_built
 from reach.store.base import ApiKey, KeyStore
-from reach.wire.answers import duration, timestamp
+from reach.wire.answers import duration, fill_task, timestamp
 from reach.wire.requests import PROTOCOL_VERSIONS, check_id, invalid
+from reach.wire.story import story_of
 
 PAGE = 100
 MAX_PAGE = 1_000
@@ -90,9 +92,15 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
             yield answer
         raise not_built("WatchTasks")
 
-    async def ExplainTask(self, request: ops_pb2.ExplainTaskRequest, context: Any) -> Any:
+    async def ExplainTask(self, request: ops_pb2.ExplainTaskRequest, context: Any) -> ops_pb2.ExplainTaskResponse:
         """See the contract."""
-        raise not_built("ExplainTask")
+        task_id = check_id("task_id", request.task_id, required=True)
+        task = await self._services.reach.get_task(principal_of(context).tenant, task_id)
+        if task is None:
+            raise error_of_fault(not_found(task_id))
+        answer = ops_pb2.ExplainTaskResponse(story=story_of(task))
+        fill_task(answer.task, task, full=False, decisions=True)
+        return answer
 
     async def ListDeadLetters(self, request: ops_pb2.ListDeadLettersRequest, context: Any) -> Any:
         """See the contract."""

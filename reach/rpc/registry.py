@@ -21,7 +21,7 @@ from reach.rpc.principal import Principal, credentials_ended, principal_of
 from reach.rpc.services import Services
 from reach.rpc.waiting import Answer
 from reach.runtime.reach_api import fault_of
-from reach.wire.agents import fill_agent, read_registration, read_status
+from reach.wire.agents import fill_agent, is_cut, read_registration, read_status
 from reach.wire.answers import duration, fill_error
 from reach.wire.requests import ID_BYTES, TAGS, check_enum, check_id, check_ids, duration_ms, invalid
 from reach.wire.status import bounded_text
@@ -96,7 +96,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         instance_id = check_id("instance_id", request.instance_id, required=True)
         pool, instance = self._reach.instance(principal_of(context).tenant, instance_id)
         answer = registry_pb2.GetAgentResponse()
-        fill_agent(answer.agent, pool, instance, self._services.clock.now_ms())
+        fill_agent(answer.agent, pool, instance, self._services.clock.now_ms(), history=True)
         return answer
 
     async def ListAgents(
@@ -154,7 +154,10 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             for pool, instance in self._matching(principal, request.filter):
                 message = agent_pb2.Agent()
                 fill_agent(message, pool, instance, self._services.clock.now_ms())
-                message.ClearField("last_heartbeat_age")
+                for field in ("last_heartbeat_age", "reach_score", "availability_ttl"):
+                    message.ClearField(field)
+                for condition in message.conditions:
+                    condition.ClearField("since")
                 raw = message.SerializeToString(deterministic=True)
                 seen.add(instance.instance_id)
                 if known.get(instance.instance_id) != raw:
@@ -187,6 +190,8 @@ class HeartbeatServicer(heartbeat_pb2_grpc.HeartbeatServiceServicer):
         boot_id = check_id("beat.boot_id", beat.boot_id, required=True)
         pool, instance = self._reach.instance(principal.tenant, instance_id, boot_id)
         self._services.metrics.beat(kind)
+        if is_cut(beat.status):
+            self._services.metrics.status_cut()
         self._reach.post(pool, ev.Beat(instance, read_status(beat.status)))
         return instance
 

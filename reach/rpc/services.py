@@ -21,7 +21,7 @@ from reach.wire.requests import PROTOCOL_VERSIONS, TaskReader
 S = TypeVar("S")
 
 NO_TRACE = ""
-FEATURES = ("replay", "folded", "credits")
+FEATURES = ("replay", "folded", "credits", "ping")
 """Optional parts of the protocol that this server understands."""
 CLOSE_SECONDS = 5.0
 """How long a stream that ends may take to say what is left to say."""

@@ -43,6 +43,12 @@ class AgentLink(Protocol):
     def close(self, fault: Fault) -> None:
         """The link is refused or superseded."""
 
+    def reopen(self) -> None:
+        """Asks to open the link anew, for what we send does not arrive."""
+
+    def drop(self) -> None:
+        """Ends the connection, as our doing: the agent is expected to come back."""
+
     def drain(self, deadline_ms: int) -> None:
         """Asks to finish and take nothing new."""
 

@@ -16,19 +16,22 @@ from reach.core import effects as fx
 from reach.core.directory import Directory
 from reach.core.events import Joined, Joining, RowTaken
 from reach.core.model import Fault, PoolKey, Task, TaskKey
-from reach.core.policies import BALANCED, Policy
-from reach.core.pool import STALLED_MS, Pool, RowNumbers
+from reach.core.pool import STALLED_MS, Pool
 from reach.core.queue import WaitQueue
 from reach.core.resolving import Selector
 from reach.core.routing import Router
+from reach.core.rows import RowNumbers
 from reach.core.session import Pins
 from reach.core.stream import Interest, Reader
+from reach.core.wake import Waker
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
 from reach.runtime.level_1 import LevelOne
 from reach.runtime.past import Past
 from reach.runtime.rules import resolve_waiting
+from reach.runtime.settings import Settings
 from reach.runtime.shard import SHARDS, Shard
+from reach.runtime.wake import WakeHooks
 from reach.store.base import Journal, StoreError
 
 log = logging.getLogger(__name__)
@@ -76,23 +79,6 @@ class Notes(Protocol):
         """A group commit is done."""
 
 
-class Settings:
-    """Limits of the host, from the configuration."""
-
-    __slots__ = (
-        "dead_letters", "heartbeat_ms", "overcommit", "policy", "queue_bytes", "queue_limit", "session_ttl_ms",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.queue_limit = 200_000
-        self.queue_bytes = 1 << 30
-        self.overcommit = 1.5
-        self.session_ttl_ms = 720_000
-        self.heartbeat_ms = 5_000
-        self.dead_letters = True
-        self.policy: Policy = BALANCED
-
-
 def shard_of(key: PoolKey) -> int:
     """Which shard holds a pool: the same on every node."""
     name = f"{key.tenant}\0{key.agent_type}\0{key.partition}".encode()
@@ -126,6 +112,7 @@ class Host:
         self.committer = Committer(journal, self.perform, on_broken, notes.committed)
         self._journal = journal
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="journal-reads")
+        self.wakes = WakeHooks(settings.wake, lambda key, event: self.post(self.pool(key), event))
         self.past = Past(self, journal, self._reads)
         self._acts: dict[type, Callable[[Any], None]] = {
             fx.Offer: self._offer,
@@ -136,6 +123,9 @@ class Host:
             fx.CreditAttempt: lambda e: e.link.credit(e.tenant, e.task_id, e.attempt, e.bytes),
             fx.Welcome: lambda e: e.link.welcome(e),
             fx.CloseLink: lambda e: e.link.close(e.fault),
+            fx.Wake: self.wakes.wake,
+            fx.AskReopen: lambda e: e.link.reopen(),
+            fx.DropLink: lambda e: e.link.drop(),
             fx.DrainLink: lambda e: e.link.drain(e.deadline_ms),
             fx.Accepted: self._accepted,
             fx.Refused: lambda e: refuse(e.reply, e.fault),
@@ -300,19 +290,18 @@ class Host:
 
     def _new_pool(self, key: PoolKey) -> Pool:
         settings = self.settings
-        pool = Pool(
-            key,
-            shard_of(key),
-            self._rows,
-            self.clock.seed(),
-            self.codec.same_content,
-            WaitQueue(settings.queue_limit, settings.queue_bytes),
-            Router(settings.policy, settings.overcommit),
-            Pins(settings.session_ttl_ms),
-            self.tasks,
-        )
+        policy = settings.policies.get(settings.pool_policies.get(key.agent_type, ""), settings.policy)
+        queue = WaitQueue(settings.queue_limit, settings.queue_bytes)
+        router = Router(policy, settings.overcommit, settings.policies)
+        router.canary.share = settings.canary_share
+        pins = Pins(settings.session_ttl_ms)
+        seed, same = self.clock.seed(), self.codec.same_content
+        pool = Pool(key, shard_of(key), self._rows, seed, same, queue, router, pins, self.tasks)
         pool.heartbeat_ms = settings.heartbeat_ms
         pool.dead_letters = settings.dead_letters
+        pool.pin_wait_ms = settings.pin_wait_ms
+        pool.thresholds = settings.thresholds
+        pool.waker = Waker(pool) if key in settings.wake else None
         return pool
 
     def pool_if_any(self, key: PoolKey) -> Pool | None:
@@ -382,6 +371,7 @@ class Host:
     async def stop(self) -> None:
         """Ends the writer and the timers. Links and callers must be gone by now."""
         self._ticker.cancel()
+        await self.wakes.stop()
         if self._timer is not None:
             self._timer.cancel()
         if self.committer.held is None:

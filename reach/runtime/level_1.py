@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reach.core.directory import UNRESOLVED, Directory
+from reach.core.documents import schema_key
 from reach.core.intents import Route
-from reach.core.model import PoolKey, Task, schema_key
+from reach.core.model import PoolKey, Task
 from reach.core.resolving import Resolved, Selector
 from reach.core.retry import RetryPolicy
 from reach.core.spread import Room, ranked
@@ -62,7 +63,6 @@ class LevelOne:
         if resolved.route is not None:
             self._follow(resolved.route, task, selector)
         if resolved.match is not None:
-            task.match = resolved.match
             task.policy = task.policy or BY_TEXT
         pools = resolved.pools
         if resolved.schemas:

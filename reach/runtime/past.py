@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from reach.core.effects import AskJournal, Noted
-from reach.core.model import Fault, Outcome, PastAttempt, Task, TaskState
+from reach.core.history import PastAttempt
+from reach.core.model import Fault, Outcome, Task, TaskState
 from reach.core.stream import AT_END, Gap, Interest, Kind, Reader
 from reach.errors import ErrorClass, Reason
 from reach.store.base import Journal, StoredTask, StoreError, TaskQuery

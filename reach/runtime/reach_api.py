@@ -13,8 +13,8 @@ from reach.core import events as ev
 from reach.core.directory import UNRESOLVED
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey, Task, TaskKey
 from reach.core.pool import Pool
+from reach.core.preview import Preview, preview
 from reach.core.resolving import Selector, unknown_skill
-from reach.core.routing import Verdict
 from reach.core.stream import Reader
 from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.runtime.host import Host
@@ -183,12 +183,10 @@ class Reach:
             tasks.append(live if live is not None else self.host.past.task_of(one))
         return tasks
 
-    def preview(self, task: Task, selector: Selector) -> tuple[Pool, list[Any], dict[str, int], Verdict]:
-        """Where a task would go, by the code that would send it: pool, candidates, drop counts, choice."""
+    def preview(self, task: Task, selector: Selector) -> tuple[Pool, Preview]:
+        """Where a task would go, by the code that would send it: the pool, and every instance of it."""
         pool = self.host.look_at(self.host.level_1.place(task, selector, send=False))
-        now = self.host.clock.now_ms()
-        rows, dropped = pool.router.explain(task.requirement, task.excluded, pool.fleet.baseline_ms, now)
-        return pool, rows, dropped, pool.router.pick(task.requirement, task.excluded, task.cost, pool.seed)
+        return pool, preview(pool, task, self.host.clock.now_ms())
 
     # -- agents -------------------------------------------------------------------------------------------------------
 

@@ -118,6 +118,7 @@ class Agent:
             "region": region,
             "heartbeat_interval": duration(heartbeat_interval),
             "host": host,
+            "features": ["ping"],
             "sdk": f"python {VERSION}",
         }
         optional = {"weight": weight, "priority": priority, "max_sessions": max_sessions}

@@ -48,6 +48,10 @@ LABEL_CAP: Final = 50
 OTHER: Final = "other"
 BEATS: Final = ("stream", "unary", "warm")
 HEALTH: Final = ("STARTING", "HEALTHY", "SUSPECT", "UNHEALTHY", "OFFLINE")
+ALERTS: Final = (
+    "stalled", "deaf", "unready", "unreachable", "beats_gone", "self_reported_failures", "panic", "wake_failed",
+    "circuit_open", "canary_rolled_back",
+)  # fmt: skip
 STREAMS: Final = ("control", "streams", "submits")
 CODES: Final = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -165,6 +169,8 @@ class Metrics:
     transfers: int = 0
     mismatches: int = 0
     gaps: int = 0
+    cut_statuses: int = 0
+    alerts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*ALERTS, OTHER), 0))
     beats: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*BEATS, OTHER), 0))
     durations: Capped = field(default_factory=lambda: Capped(lambda: Histogram(_TASK_BOUNDS)))
     rows: int = 0
@@ -203,6 +209,15 @@ class Metrics:
     def gapped(self) -> None:
         """A reader was told that events are missing."""
         self.gaps += 1
+
+    def status_cut(self) -> None:
+        """The status of an agent was over 2 KiB, and what it says of methods was left out."""
+        self.cut_statuses += 1
+
+    def alerted(self, kind: str) -> None:
+        """Something that operators should look at; `kind` of ALERTS."""
+        counts = self.alerts
+        counts[kind if kind in counts else OTHER] += 1
 
     def beat(self, kind: str) -> None:
         """A sign of life came; `kind` of BEATS."""
@@ -279,7 +294,10 @@ class Metrics:
 
     def _service(self) -> Iterable[Family]:
         yield _gauges("agentreach_agents", "Instances by health.", "health", HEALTH, self.sources.agents())
+        yield _counters("agentreach_alert_total", "What operators should look at.", "kind", self.alerts.items())
         yield _counters("agentreach_heartbeat_total", "Signs of life of agents.", "kind", self.beats.items())
+        text = "Statuses of agents over 2 KiB that were cut."
+        yield _one("agentreach_status_cut_total", "counter", text, self.cut_statuses)
         yield _gauges("agentreach_streams_open", "Calls that are open.", "class", STREAMS, self.sources.streams())
         yield _one("agentreach_stream_gap_total", "counter", "Readers that were told of a gap.", self.gaps)
         yield _one("agentreach_buffer_bytes", "gauge", "Bytes held for others.", self.sources.buffer_bytes())

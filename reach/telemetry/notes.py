@@ -8,7 +8,7 @@ from reach.core.effects import Noted
 from reach.core.model import Task, TaskState
 from reach.errors import Reason
 from reach.telemetry.logs import RepeatedLogger
-from reach.telemetry.metrics import Metrics
+from reach.telemetry.metrics import ALERTS, Metrics
 from reach.telemetry.tracing import Tracing
 
 log = logging.getLogger("reach.runtime")
@@ -71,6 +71,13 @@ class TelemetryNotes:
             _repeated.error(f"dead_letter:{note.reason}", "a task was given up", reason=note.reason)
         elif note.kind == "gap":
             self.metrics.gapped()
+        elif note.kind in ALERTS:
+            self.metrics.alerted(note.kind)
+            who = note.instance.instance_id if note.instance is not None else ""
+            _repeated.warning(f"{note.kind}:{who}", "an instance needs attention" if who else "a pool needs attention",
+                              kind=note.kind, instance=who, evidence=note.reason)  # fmt: skip
+        elif note.kind == "canary_promoted":
+            log.info("a canary gets all new work", extra={"evidence": note.reason})
         elif note.kind == "health" and note.instance is not None:
             instance = note.instance
             why = instance.history[-1][2] if instance.history else ""

@@ -11,9 +11,12 @@ from urllib.parse import urlsplit
 
 from agentreach.v1 import agent_pb2, attempt_pb2, error_pb2, event_pb2
 from reach.core import events as ev
-from reach.core.model import Availability, Document, EffectKind, Fault, Instance, Profile
+from reach.core.documents import Document
+from reach.core.health import reach_score_of
+from reach.core.model import Availability, EffectKind, Fault, Instance, Profile
+from reach.core.policies import load_of
 from reach.core.pool import Pool
-from reach.core.signals import load
+from reach.core.reachability import loss_rate, round_trip_ms
 from reach.core.stream import Delta, Mode, size_in_bytes
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
 from reach.wire.answers import content_of, duration, timestamp
@@ -28,6 +31,8 @@ CHECKPOINT_BYTES = 256 << 10
 STATUS_BYTES = 2 << 10
 NOTE_BYTES = 1 << 10
 HANDLE_BYTES = 4 << 10
+_NUMBERS = (("weight", 1, 100), ("priority", 0, 9), ("max_concurrency", 1, 100_000), ("max_sessions", 1, 10_000_000))
+"""Numbers of a registration, with what they may be."""
 FIGURES = 64
 """Entries in the `usage` of a result."""
 
@@ -61,12 +66,9 @@ def read_registration(registration: agent_pb2.Registration, *, stored: bool = Fa
         check_id("registration.instance_id", r.instance_id)
     _check_endpoints(r)
     joining = ev.Joining(r.instance_id, r.boot_id, _read_profile(r, stored), r.SerializeToString(deterministic=True))
-    if r.HasField("weight"):
-        joining.weight = _between("registration.weight", r.weight, 1, 100)
-    if r.HasField("priority"):
-        joining.priority = _between("registration.priority", r.priority, 0, 9)
-    if r.HasField("max_concurrency"):
-        joining.max_concurrency = _between("registration.max_concurrency", r.max_concurrency, 1, 100_000)
+    for field, least, most in _NUMBERS:
+        if r.HasField(field):  # type: ignore[arg-type]
+            setattr(joining, field, _between(f"registration.{field}", getattr(r, field), least, most))
     if r.HasField("heartbeat_interval"):
         milliseconds = duration_ms("registration.heartbeat_interval", r.heartbeat_interval)
         joining.heartbeat_ms = _between("registration.heartbeat_interval", milliseconds, 1_000, 60_000)
@@ -182,9 +184,16 @@ def read_status(status: agent_pb2.AgentStatus) -> dict[str, Any]:
             said[field] = duration_ms(f"status.{field}", getattr(status, field))
     if status.availability:
         said["availability"] = _availability("status.availability", status.availability)
-    if status.methods and status.ByteSize() <= STATUS_BYTES:
+        if status.HasField("availability_ttl"):
+            said["availability_ttl"] = duration_ms("status.availability_ttl", status.availability_ttl)
+    if status.methods and not is_cut(status):
         said["methods"] = {one.name: one.inflight for one in status.methods}
     return said
+
+
+def is_cut(status: agent_pb2.AgentStatus) -> bool:
+    """Whether `read_status` leaves out what a status says of methods, for it is over 2 KiB (HLT-2)."""
+    return bool(status.methods) and status.ByteSize() > STATUS_BYTES
 
 
 def fault_from_proto(error: error_pb2.Error) -> Fault:
@@ -279,8 +288,8 @@ def _figures(usage: Mapping[str, float]) -> dict[str, float]:
     return dict(sorted(named)[:FIGURES])
 
 
-def fill_agent(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms: int) -> None:
-    """An instance as the server sees it."""
+def fill_agent(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms: int, *, history: bool = False) -> None:
+    """An instance as the server sees it; with its history only where one is shown."""
     message.registration.ParseFromString(instance.registration)
     message.tenant = pool.key.tenant
     message.revision = instance.revision
@@ -288,13 +297,32 @@ def fill_agent(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms:
     message.health = int(instance.health)  # type: ignore[assignment]
     message.availability = int(instance.availability)  # type: ignore[assignment]
     for condition, (evidence, since_ms) in instance.conditions.items():
-        message.conditions.add(type=int(condition), evidence=evidence, since=duration(max(0, now_ms - since_ms)))
-    message.probe_status = "none"
+        held = message.conditions.add(type=int(condition), evidence=bounded_text(evidence, NOTE_BYTES))
+        held.since.CopyFrom(duration(max(0, now_ms - since_ms)))
+    if instance.availability_until_ms:
+        message.availability_ttl.CopyFrom(duration(max(0, instance.availability_until_ms - now_ms)))
+    _fill_reach(message, pool, instance, now_ms)
     if instance.beat_ms:
         message.last_heartbeat_age.CopyFrom(duration(max(0, now_ms - instance.beat_ms)))
-    message.load = load(instance.inflight, instance.max_concurrency)
+    message.load = load_of(instance)
     message.inflight = instance.inflight
     message.max_concurrency = instance.max_concurrency
     message.registered_at.CopyFrom(timestamp(instance.registered_wall_ms))
     message.warnings.extend(instance.warnings)
     message.blocked_by = instance.blocked_by
+    message.suspected_by = instance.suspected
+    for wall_ms, state, reason in instance.history if history else ():
+        message.history.add(at=timestamp(wall_ms), state=state, reason=bounded_text(reason, NOTE_BYTES))
+
+
+def _fill_reach(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms: int) -> None:
+    score = reach_score_of(instance, now_ms, pool.thresholds.weights)
+    if score is not None:
+        message.reach_score = score
+    message.probe_status = instance.probe_status
+    message.last_probe_error = bounded_text(instance.last_probe_error, NOTE_BYTES)
+    rtt, loss = round_trip_ms(instance.probes), loss_rate(instance.probes)
+    if rtt is not None:
+        message.probe_rtt.FromMicroseconds(round(rtt * 1_000))
+    if loss is not None:
+        message.probe_loss = loss

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agentreach.v1 import error_pb2, event_pb2, payload_pb2, task_pb2
-from reach.core.model import Content, Fault, Outcome, PastAttempt, Task
+from reach.core.decision import Row, Verdict, candidates, dropped
+from reach.core.history import PastAttempt
+from reach.core.model import Content, Fault, Outcome, Task
 from reach.core.stream import Delta, Gap, Kind
+from reach.errors import Reason
 from reach.wire.status import METADATA_ENTRIES, bounded_metadata, bounded_text
+
+MAX_UINT64 = (1 << 64) - 1
 
 
 def duration(milliseconds: int) -> Duration:
@@ -211,8 +217,9 @@ def fault_size(fault: Fault) -> int:
     return size
 
 
-def fill_task(message: task_pb2.Task, task: Task, *, full: bool) -> None:
-    """Writes a task with all that is known of it; without payloads unless `full`."""
+def fill_task(message: task_pb2.Task, task: Task, *, full: bool, decisions: bool = False) -> None:
+    """Writes a task with all that is known of it: payloads if `full`; why each attempt went where it went, if that is
+    asked for and still known."""
     message.spec.ParseFromString(task.spec)
     if not full:
         message.spec.ClearField("payload")
@@ -222,10 +229,27 @@ def fill_task(message: task_pb2.Task, task: Task, *, full: bool) -> None:
     message.last_sequence = task.sequence
     if task.pool is not None:
         message.pool = task.pool.key.agent_type
+    waker = task.pool.waker if task.pool is not None and task.outcome is None else None
+    if waker is not None and waker.state:
+        message.wake = waker.state.name.lower()
     if task.pending_reason and task.outcome is None:
         message.pending_reason = task.pending_reason
+    _fill_attempts(message, task, decisions=decisions)
+    if task.outcome is not None:
+        fill_result(message.result, task, task.outcome)
+        message.ended_at.CopyFrom(timestamp(task.outcome.ended_wall_ms))
+        if not full:
+            message.result.ClearField("output")
+
+
+def _fill_attempts(message: task_pb2.Task, task: Task, *, decisions: bool) -> None:
+    before: Fault | None = None
     for past in task.history or ():
-        _fill_attempt(message.attempts.add(), past)
+        attempt = message.attempts.add()
+        _fill_attempt(attempt, past)
+        if past.decision is not None and decisions:
+            _fill_decision_of(attempt.decision, past.decision, before)
+        before = past.fault
     numbers = {past.number for past in task.history or ()}
     if task.attempt and task.attempt not in numbers and task.instance_id:
         current = message.attempts.add(number=task.attempt, fencing_token=task.attempt, instance_id=task.instance_id)
@@ -233,15 +257,38 @@ def fill_task(message: task_pb2.Task, task: Task, *, full: bool) -> None:
             current.agent_id, current.generation = task.instance.agent_id, task.instance.generation
         elif task.outcome is not None:
             current.agent_id = task.outcome.agent_id
+        if task.decision is not None and decisions:
+            _fill_decision_of(current.decision, task.decision, before)
         offered = task.accepted_wall_ms + max(0, task.offered_ms - task.accepted_ms)
         current.offered_at.CopyFrom(timestamp(offered))
         if task.outcome is not None:
             current.ended_at.CopyFrom(timestamp(task.outcome.ended_wall_ms))
-    if task.outcome is not None:
-        fill_result(message.result, task, task.outcome)
-        message.ended_at.CopyFrom(timestamp(task.outcome.ended_wall_ms))
-        if not full:
-            message.result.ClearField("output")
+
+
+def fill_decision(message: task_pb2.Decision, verdict: Verdict, rows: Iterable[Row], counts: Mapping[str, int]) -> None:
+    """Writes why a task went where it went."""
+    message.policy, message.policy_hash = verdict.policy.name, verdict.policy.digest
+    message.registry_revision = verdict.revision
+    message.seed = verdict.seed & MAX_UINT64
+    if verdict.chosen is not None:
+        message.chosen_instance_id = verdict.chosen.instance_id
+    message.picked_by = verdict.cause
+    message.dropped.update(counts)
+    for instance, score, signals, reason in rows:
+        candidate = message.candidates.add(instance_id=instance.instance_id, score=score, drop_reason=reason)
+        candidate.signals.update(signals)
+
+
+def _fill_decision_of(message: task_pb2.Decision, verdict: Verdict, before: Fault | None) -> None:
+    """Writes the decision behind an attempt; `before` is why the attempt before it failed."""
+    fill_decision(message, verdict, candidates(verdict), dropped(verdict))
+    if verdict.moved_from:
+        message.cause = "spill"
+    elif before is not None:
+        lost = before.reason in (Reason.INSTANCE_LOST, Reason.INSTANCE_UNHEALTHY)
+        message.cause = "failover" if lost else "retry"
+    else:
+        message.cause = "pin" if verdict.cause == "pin" else "new"
 
 
 def _fill_attempt(message: task_pb2.Attempt, past: PastAttempt) -> None:

@@ -20,7 +20,11 @@ class ProtoCodec:
 
     def task_of(self, tenant: str, spec: bytes) -> Task:
         """The task of a request that was accepted once."""
-        return self.reader.read(tenant, task_pb2.TaskSpec.FromString(spec))[0]
+        message = task_pb2.TaskSpec.FromString(spec)
+        policy, message.policy = message.policy, ""  # it may have left the configuration; then the pool's holds
+        task = self.reader.read(tenant, message)[0]
+        task.spec, task.size, task.policy = spec, len(spec), policy
+        return task
 
     def selector_of(self, spec: bytes) -> Selector:
         """What the request named to choose a pool."""

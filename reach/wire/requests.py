@@ -50,6 +50,8 @@ class Limits(NamedTuple):
     silence_ms: int | None = None
     max_retry: int | None = None
     """Retries of the default policy; None: as the policy says."""
+    policies: tuple[str, ...] = tuple(policies.POLICIES)
+    """Routing policies that a task may name."""
 
 
 def invalid(field: str, why: str) -> InvalidRequest:
@@ -101,7 +103,6 @@ class Asked(NamedTuple):
 
     selector: Selector
     requirement: Requirement
-    excluded: tuple[str, ...]
 
 
 class TaskReader:
@@ -155,7 +156,6 @@ class TaskReader:
         if len(raw) > self.limits.payload:
             self._check_size(spec, len(raw))
         task = Task(tenant, task_id, raw, asked.requirement)
-        task.excluded = asked.excluded
         self._fill(task, spec)
         return task, asked.selector
 
@@ -177,6 +177,14 @@ class TaskReader:
             reader = _READERS.get(field.number)
             if reader is not None:
                 reader(task, value)
+        if spec.policy:
+            self._read_policy(task, spec.policy)
+
+    def _read_policy(self, task: Task, name: str) -> None:
+        known = self.limits.policies
+        if name not in known:
+            raise invalid("task.policy", f"there is no policy {name!r}; there is {', '.join(known)}")
+        task.policy = name
 
 
 def _read_durability(task: Task, value: int) -> None:
@@ -227,12 +235,6 @@ def _read_fairness_key(task: Task, value: str) -> None:
     task.fairness_key = check_id("task.fairness_key", value)
 
 
-def _check_policy(task: Task, value: str) -> None:
-    if value not in policies.POLICIES:
-        raise invalid("task.policy", f"there is no policy {value!r}; there is {', '.join(policies.POLICIES)}")
-    task.policy = value
-
-
 def _not_built(task: Task, value: Any) -> None:
     raise Internal(f"{value.DESCRIPTOR.name.lower()}s are not built yet", Reason.NOT_IMPLEMENTED)
 
@@ -279,10 +281,10 @@ def _read_selector(selector: task_pb2.Selector, method: str, media_type: str) ->
         accepted_media_types=check_ids("task.selector.accepted_media_types", s.accepted_media_types, TAGS),
         accepted_languages=check_ids("task.selector.accepted_languages", s.accepted_languages, TAGS),
         input_media_type=media_type,
+        excluded_instances=check_ids("task.selector.excluded_instances", s.excluded_instances, TAGS),
         region=s.region,
     )
     check_ids("task.selector.preferred_tags", s.preferred_tags, TAGS)
-    excluded = check_ids("task.selector.excluded_instances", s.excluded_instances, TAGS)
     asked = Selector(
         s.agent_type,
         s.agent_id,
@@ -292,7 +294,7 @@ def _read_selector(selector: task_pb2.Selector, method: str, media_type: str) ->
         text=text,
         requirement=requirement,
     )
-    return Asked(asked, requirement, excluded)
+    return Asked(asked, requirement)
 
 
 def session_name(key: task_pb2.SessionKey) -> str:
@@ -371,7 +373,6 @@ _BY_NAME: dict[str, Callable[[Task, Any], object]] = {
     "webhook": _not_built,
     "source": lambda task, value: check_id("task.source", value),
     "protocol_version": lambda task, value: check_version(value),
-    "policy": _check_policy,
 }
 _READERS = {task_pb2.TaskSpec.DESCRIPTOR.fields_by_name[name].number: read for name, read in _BY_NAME.items()}
 """What reads a field of a TaskSpec, by its number. Fields without a reader are carried, not read."""

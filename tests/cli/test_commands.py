@@ -237,11 +237,33 @@ def test_route_preview(on: Command) -> None:
     assert facts["goes to"] == "echo"
     assert facts["policy"] == "balanced"
     titles, row = ran.out.split("\n\n")[1].splitlines()
-    assert titles.split() == "INSTANCE SCORE AVAILABILITY CAPACITY LATENCY DROPPED".split()
+    signals = "AVAILABILITY CAPACITY LATENCY LOAD MATCH REACH REGION SUCCESS_RATE UNDERLOAD WEIGHT"
+    assert titles.split() == f"INSTANCE SCORE {signals} DROPPED".split()
     assert row.split()[0] == "echo"
     decision = on("route", "preview", "--agent", "echo", "x", "--json").data["decision"]
-    assert decision["candidates"][0]["signals"].keys() == {"availability", "capacity", "latency"}
+    assert {name.upper() for name in decision["candidates"][0]["signals"]} == set(signals.split())
+    assert (decision["picked_by"], decision["cause"]) == ("score", "new")
+    assert on("route", "preview", "--agent", "echo", "x", "--json").data["decision"] == decision, (
+        "a look leaves no trace"
+    )
     assert on("tasks", "list", "--label", "never=sent").out == "None.\n"
+
+
+def test_RTE_13_explain(on: Command) -> None:
+    on("dispatch", "--agent", "echo", "--task-id", "why-1", "x")
+    ran = on("explain", "why-1")
+    assert ran.code == Exit.OK
+    story, attempt = ran.out.split("\n\n")
+    assert re.search(r"^attempt 1 went to echo: .* under balanced, score 0\.\d+", story, re.MULTILINE)
+    assert "ended SUCCEEDED after 1 attempts and 0 moves" in story
+    titles, row = attempt.splitlines()[1:]
+    assert titles.split() == "INSTANCE SCORE AVAILABILITY CAPACITY LATENCY DROPPED".split()
+    assert row.split()[0] == "echo"
+    told = on("explain", "why-1", "--json").data
+    decision = told["task"]["attempts"][0]["decision"]
+    assert (decision["policy"], decision["chosen_instance_id"], decision["cause"]) == ("balanced", "echo", "new")
+    assert "output" not in told["task"]["result"], "payloads are not told here"
+    assert on("explain", "nobody").code == Exit.WRONG_REQUEST
 
 
 def test_server_info(on: Command, server: LocalServer) -> None:

@@ -16,6 +16,8 @@ from reach import config
 from reach.config import ClientIdentity, Config, ConfigError, load, reference
 from reach.config.page import field_texts
 from reach.config.relations import is_loopback
+from reach.config.thresholds import thresholds_of
+from reach.core.health import THRESHOLDS
 from reach.errors import InvalidRequest, Reason
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -394,3 +396,12 @@ def test_every_field_says_what_it_does_and_what_extremes_do():
 
 def test_everything_is_exported():
     assert {type(info.default).__name__ for info in msgspec.structs.fields(Config)} <= set(config.__all__)
+
+
+def test_HLT_11_the_parts_of_the_reach_score_come_to_a_hundred():
+    assert refused(None, None, {"health.reach_rtt": 31}) != ()
+    assert refused(None, None, {"health.reach_rtt_good": 1, "health.reach_rtt_bad": 0.5}) != ()
+
+
+def test_defaults_of_health_are_those_of_the_core():
+    assert thresholds_of(Config()) == THRESHOLDS

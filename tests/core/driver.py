@@ -55,6 +55,9 @@ class Driver:
             self.subscribe,
             self.credit,
             self.unsubscribe,
+            self.probe,
+            self.probe,
+            self.check_up,
         ]
 
     # -- events -------------------------------------------------------------------------------------------------------
@@ -86,7 +89,12 @@ class Driver:
         boots = [known.boot_id, known.boot_id, *known.stale_boots] if known is not None else []
         self.boots += 1
         boot = r.choice([*boots, f"boot {self.boots}"])
-        parts = {"heartbeat_ms": r.choice((None, 1_000, 5_000)), **r.choice((EVERYTHING, {}))}
+        parts = {
+            "heartbeat_ms": r.choice((None, 1_000, 5_000)),
+            "ready": r.choice((True, True, None, False)),
+            "dialled": r.random() < 0.3,
+            **r.choice((EVERYTHING, {})),
+        }
         event = self.shell.joined(name, boot, r.choice(("", "", "", None)), r.choice((None, 1, 2, 4)), **parts)
         ours = list(known.running.values()) if known is not None else []
         lies = r.sample(self.tasks, min(len(self.tasks), 2))
@@ -112,7 +120,23 @@ class Driver:
             status["availability"] = r.choice(list(Availability))
         if r.random() < 0.2:
             status["max_concurrency"] = r.randrange(0, 4)
-        return [ev.Beat(one, status)] if one is not None else []
+        if r.random() < 0.2:
+            status["consecutive_failure_count"] = r.randrange(5)
+        if r.random() < 0.1:
+            status["loop_stalled"] = r.choice((0, 1_500))
+        if r.random() < 0.1:
+            status["longest_task"] = 20_000
+        frames = (r.randrange(9), r.randrange(9)) if r.random() < 0.3 else (0, 0)
+        return [ev.Beat(one, status, *frames)] if one is not None else []
+
+    def probe(self) -> list[Any]:
+        one, ok = self.someone(), self.random.random() < 0.5
+        return [ev.Probed(one, ok, 3.0, "" if ok else "no answer")] if one is not None else []
+
+    def check_up(self) -> list[Any]:
+        one, r = self.someone(), self.random
+        status = {"ready": r.random() < 0.7}
+        return [ev.Checked(one, r.random() < 0.7, status, 0.5, "it errs")] if one is not None else []
 
     def leave(self) -> list[Any]:
         one = self.someone()
@@ -248,7 +272,7 @@ class Driver:
         assert offer.link is not None
         one = offer.instance
         if not mixed:
-            assert not one.blocked_by, one
+            assert not one.blocked_by or one.suspected, one  # what ended a panic may have come after it
             if not events or not isinstance(events[0], ev.Joined | ev.Beat):
                 limit = int(one.max_concurrency * self.shell.pool.router.overcommit)
                 assert one.inflight <= max(limit, offer.task.cost), one

@@ -6,12 +6,12 @@ from typing import Any
 from reach.core import effects as fx
 from reach.core import events as ev
 from reach.core.model import Fault, Instance, PoolKey, Profile, Requirement, Task, TaskState
-from reach.core.pool import Pool, RowNumbers
+from reach.core.pool import Pool
 from reach.core.queue import WaitQueue
 from reach.core.restore import restore_instance, restore_pin, restore_task
 from reach.core.retry import POLICIES
 from reach.core.routing import Router
-from reach.core.rows import AttemptRow, Writes
+from reach.core.rows import AttemptRow, RowNumbers, Writes
 from reach.core.session import Pins
 from reach.core.stream import Delta, Interest, Mode, Reader
 from reach.errors import ErrorClass, Reason
@@ -172,7 +172,7 @@ class Shell:
         status = parts.pop("status", None)
         described = {key: parts.pop(key) for key in list(parts) if key in Profile._fields}
         joining = ev.Joining(name, boot, profile(**described), parts.pop("registration", b"reg"))
-        joining.max_concurrency = slots
+        joining.max_concurrency, joining.ready = slots, True
         for key, value in parts.items():
             setattr(joining, key, value)
         if link == "":

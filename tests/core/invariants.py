@@ -1,14 +1,15 @@
 """What must hold of a pool after every step, recomputed from scratch."""
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from reach.core import health
-from reach.core.model import FIRST_TERMINAL, Instance, Task, TaskState
-from reach.core.policies import score
+from reach.core.model import FIRST_TERMINAL, Condition, Instance, Task, TaskState
 from reach.core.pool import Pool
-from reach.core.routing import BUCKETS
+from reach.core.roster import Lane
 from reach.core.rows import Writes
+from reach.core.score_index import BANDS, BUCKETS, ScoreIndex
 from reach.core.stream import Kind
 
 
@@ -19,6 +20,7 @@ def check(pool: Pool, everyone: list[Instance]) -> None:
     for instance in everyone:
         check_load(pool, instance)
     check_router(pool)
+    check_admission(pool)
     check_queue(pool)
     assert not pool.dirty
     assert not pool.slot_freed
@@ -68,25 +70,56 @@ def check_router(pool: Pool) -> None:
     router = pool.router
     found = {one.bit: one for one in router.instances if one is not None}
     assert set(found.values()) == set(pool.instances.values())
-    assert router.all == sum(1 << bit for bit in found)
-    buckets, free, overfull = [0] * BUCKETS, 0, 0
+    assert router.filters.all == sum(1 << bit for bit in found)
+    lanes = [0] * len(Lane)
     for bit, one in found.items():
         assert one.bit == bit
-        assert one.blocked_by == health.blocked_by(one), one
+        assert one.blocked_by == health.blocked_by(one, pool.admission.panic), one
+        held = one.inflight + one.foreign
+        lane = Lane.OUT if one.blocked_by else Lane.FREE if held < one.max_concurrency else Lane.FULL
+        if lane is Lane.FULL and held < int(one.max_concurrency * router.overcommit):
+            lane = Lane.OVER
+        assert one.lane == lane, one
+        lanes[lane] |= 1 << bit
+    assert router._masks == lanes
+    reasons: dict[str, int] = {}
+    for bit, one in found.items():
         if one.blocked_by:
-            continue
-        if one.inflight < one.max_concurrency:
-            buckets[int(score(router.policy, one) * (BUCKETS - 1))] |= 1 << bit
-            free |= 1 << bit
-        elif one.inflight < int(one.max_concurrency * router.overcommit):
-            overfull |= 1 << bit
-    assert router._buckets == buckets
-    assert router._occupied == sum(1 << number for number, mask in enumerate(buckets) if mask)
-    assert router._overfull == overfull
-    assert router._free == free
-    for (kind, value), mask in router._attributes.items():
+            reasons[one.blocked_by] = reasons.get(one.blocked_by, 0) | 1 << bit
+    assert router._blocked == reasons
+    for index in router.indexes():
+        router.index_for(index.policy, index.method)
+        check_index(index, [one for one in found.values() if one.lane == Lane.FREE])
+    for (kind, value), mask in router.filters._attributes.items():
         if kind == "tag":
             assert mask == sum(1 << bit for bit, one in found.items() if value in one.profile.tags)
+    for one in found.values():
+        full = one.max_sessions is not None and pool.pins.counts.get(one.instance_id, 0) >= one.max_sessions
+        assert bool(router.sessions_full >> one.bit & 1) == full, one
+
+
+def check_index(index: ScoreIndex, free: list[Instance]) -> None:
+    buckets = [0] * (BUCKETS * BANDS)
+    for one in free:
+        buckets[BUCKETS * one.priority + index.bucket_of(index.score(one))] |= 1 << one.bit
+    assert index.buckets == buckets
+    assert index.occupied == sum(1 << number for number, mask in enumerate(buckets) if mask)
+
+
+def check_admission(pool: Pool) -> None:
+    """HLT-13: suspicion excludes at most half of those that nothing certain bars; and slow starts are where they are
+    said to be."""
+    members = [one for one in pool.instances.values() if not health.barred_by(one)]
+    suspects = [one for one in members if health.suspected_by(one)]
+    assert pool.admission.panic is (2 * len(suspects) > len(members)), (members, suspects)
+    excluded = [one for one in members if one.blocked_by]
+    assert 2 * len(excluded) <= len(members)
+    cold = sum(1 << one.bit for one in pool.instances.values() if Condition.WARMING in one.conditions)
+    assert pool.router.slow_start.cold == cold
+    for one in pool.instances.values():
+        assert len(one.history) <= health.HISTORY
+        assert len(one.probes) <= 10
+        assert (Condition.NOT_READY in one.conditions) is bool(one.unready_ms), one
 
 
 def check_queue(pool: Pool) -> None:
@@ -94,8 +127,8 @@ def check_queue(pool: Pool) -> None:
     assert pool.queue.bytes == sum(task.size for task in pool.queue)
     for head in pool.queue.heads():
         if not head.session:
-            verdict = pool.router.pick(head.requirement, head.excluded, head.cost, 1)
-            assert verdict.chosen is None, f"{head} waits and {verdict.chosen} could take it"
+            verdict = pool.router.undisturbed(partial(pool.assignment.decide, head))
+            assert verdict.chosen is None, f"{head} waits and {verdict.chosen} could take it by {verdict.cause}"
 
 
 def check_events(events: list[tuple[int, int, int, int, Any]], after: int) -> None:

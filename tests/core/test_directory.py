@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from reach.core import sifting
 from reach.core.directory import Directory
+from reach.core.documents import Document, schema_key
 from reach.core.intents import Route, Routes
-from reach.core.model import Document, PoolKey, Requirement, schema_key
+from reach.core.model import PoolKey, Requirement
 from reach.core.resolving import Selector
 from reach.core.routing import Router
 from reach.core.sifting import passes

@@ -5,7 +5,8 @@ import pytest
 from reach.core import events as ev
 from reach.core.delivery import LOST_MOVES
 from reach.core.effects import CloseLink, Done, DrainLink, Noted, Offer, Refused, StopAttempt, Welcome
-from reach.core.fleet import REATTACH_MS, STALE_BOOTS
+from reach.core.fleet import STALE_BOOTS
+from reach.core.leases import REATTACH_MS
 from reach.core.model import Availability, Condition, Health, Requirement, TaskState
 from reach.core.stream import Kind
 from reach.errors import Reason

@@ -1,13 +1,13 @@
-"""Health by beats, loss and silence (HLT-1, HLT-2, HLT-6, HLT-7, cases B5, B8, P5, F11)."""
+"""Health by beats, probes, loss and silence (HLT-1, HLT-2, HLT-6 … HLT-8, cases B5, B8, B9, P5, F11)."""
 
 import pytest
 
 from reach.core import events as ev
 from reach.core import health
 from reach.core.effects import Noted
-from reach.core.fleet import KEEP_OFFLINE_MS
 from reach.core.health import Sign
-from reach.core.model import Availability, Condition, Health
+from reach.core.model import Availability, Condition, Health, Requirement
+from reach.core.vitals import KEEP_OFFLINE_MS
 from tests.core.harness import Shell, instance_of, of
 
 BEAT = 5_000
@@ -32,7 +32,7 @@ def at(silent_ms, heartbeat_ms=BEAT):
     ],
 )
 def test_what_silence_means(silent_ms, sign):
-    assert health.sign_of_silence(*at(silent_ms)) is sign
+    assert health.judge(*at(silent_ms))[0] is sign
 
 
 @pytest.mark.parametrize("heartbeat_ms", [1_000, 5_000, 60_000])
@@ -40,15 +40,16 @@ def test_the_next_check_is_where_the_meaning_changes(heartbeat_ms):
     instance, now = at(0, heartbeat_ms)
     signs = []
     while (check := health.next_check_ms(instance, now)) is not None:
-        before = health.sign_of_silence(instance, check - 1)
+        before = health.judge(instance, check - 1)[0]
         now = check
-        assert health.sign_of_silence(instance, now) is not before
-        signs.append(health.sign_of_silence(instance, now))
+        assert health.judge(instance, now)[0] is not before
+        signs.append(health.judge(instance, now)[0])
     assert signs == [Sign.MISSED, Sign.TIMED_OUT, Sign.GONE]
 
 
 def test_a_change_is_kept_with_its_reason_and_history_is_bounded():
     instance = instance_of("one")
+    instance.health = Health.SUSPECT
     assert health.move(instance, Sign.PROOF, "beat", 5, 1_005)
     assert not health.move(instance, Sign.PROOF, "beat", 6, 1_006)
     assert instance.history == [(1_005, "HEALTHY", "beat")]
@@ -65,8 +66,7 @@ BLOCKS = [
     ({"health": Health.SUSPECT}, ""),
     ({"health": Health.UNHEALTHY}, "unhealthy"),
     ({"health": Health.OFFLINE}, "offline"),
-    ({"ready": False}, "not_ready"),
-    ({"ready": None}, ""),
+    ({"conditions": {Condition.NOT_READY: ("it says so", 0)}}, "not_ready"),
     ({"availability": Availability.BUSY}, ""),
     ({"availability": Availability.DRAINING}, "draining"),
     ({"availability": Availability.UNAVAILABLE}, "unavailable"),
@@ -93,6 +93,7 @@ def test_what_takes_new_work(state, reason):
 def test_silence_goes_down_step_by_step_and_a_beat_brings_it_back_at_once():
     shell = Shell()
     one = shell.join()
+    shell.join("other", heartbeat_ms=60_000, slots=5, agent_id="other")
     assert one.health is Health.HEALTHY
     shell.advance(7_490)
     assert one.health is Health.HEALTHY
@@ -100,7 +101,7 @@ def test_silence_goes_down_step_by_step_and_a_beat_brings_it_back_at_once():
     assert (one.health, one.blocked_by) == (Health.SUSPECT, "")
     shell.advance(7_500)
     assert (one.health, one.blocked_by) == (Health.UNHEALTHY, "unhealthy")
-    waits = shell.submit()
+    waits = shell.submit(requirement=Requirement(agent_id="echo"))
     shell.step(ev.Beat(one, {}))
     assert (one.health, one.blocked_by) == (Health.HEALTHY, "")
     assert waits.instance is one
@@ -110,6 +111,7 @@ def test_it_is_out_of_routing_within_three_beats_and_a_second():
     """P5."""
     shell = Shell()
     one = shell.join(heartbeat_ms=2_000)
+    shell.join("other", heartbeat_ms=60_000)
     shell.advance(3 * 2_000 + 1_000)
     assert one.blocked_by == "unhealthy"
 
@@ -155,6 +157,7 @@ def test_after_a_stall_of_our_own_nobody_is_judged_by_what_we_did_not_hear():
     """F11, P5: the timers are long overdue, so it was we who stood still."""
     shell = Shell()
     one = shell.join()
+    shell.join("other", heartbeat_ms=60_000)
     shell.now_ms += 60_000
     shell.step()
     assert (one.health, one.blocked_by) == (Health.HEALTHY, "")

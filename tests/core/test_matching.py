@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reach.core.documents import Document
 from reach.core.matching import KEPT, MAX_WORDS, Lexicon, accepted, entry_of, match_of, stem, words
-from reach.core.model import Document
 from reach.core.vocabulary import Skill
 
 SUM = Document(

@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reach.core.decision import dropped
 from reach.core.model import Requirement
-from reach.core.policies import BALANCED, Policy, score
-from reach.core.routing import BUCKETS, LOOKED_AT, Router, _sample, bits
+from reach.core.picking import LOOKED_AT, bits, sample
+from reach.core.policies import NEAR_TIE, Policy
+from reach.core.preview import explained
+from reach.core.routing import Router
 from tests.core.harness import instance_of, profile
 
 ANY = Requirement()
@@ -54,9 +57,8 @@ def test_each_static_filter_admits_and_drops_with_its_reason(asked, good, bad, r
     router = router_of(instance_of("good", 9, **good), instance_of("bad", 9, **bad))
     requirement = Requirement(**asked)
     assert {pick(router, requirement, seed=seed) for seed in range(20)} == {"good"}
-    rows, counts = router.explain(requirement, (), 0, 0)
-    assert [(row[0].instance_id, row[3]) for row in rows] == [("good", ""), ("bad", reason)]
-    assert counts == {reason: 1}
+    assert explained(router, requirement) == {"good": "", "bad": reason}
+    assert dropped(router.pick(requirement)) == {reason: 1}
     assert router.matches(router.instances[0], requirement)
     assert not router.matches(router.instances[1], requirement)
 
@@ -71,21 +73,18 @@ def test_dynamic_drop_reasons():
     ill, full, failed, free = (instance_of(name) for name in ("ill", "full", "failed", "free"))
     ill.blocked_by, full.inflight = "unhealthy", 1
     router = router_of(ill, full, failed, free)
-    rows, counts = router.explain(ANY, ("failed",), 0, 0)
-    assert {row[0].instance_id: row[3] for row in rows} == {
+    assert explained(router, ANY, ("failed",)) == {
         "ill": "unhealthy",
         "full": "capacity",
-        "failed": "excluded",
+        "failed": "failed_before",
         "free": "",
     }
-    assert counts == {"unhealthy": 1, "capacity": 1, "excluded": 1}
-    assert rows[0][0] is free
+    assert dropped(router.pick(ANY, ("failed",))) == {"unhealthy": 1, "capacity": 1, "failed_before": 1}
 
 
 def test_reasons_are_those_of_the_first_stage_that_drops():
     router = router_of(instance_of("one", agent_id="x", tags=()))
-    _, counts = router.explain(Requirement(agent_id="y", required_tags=("gpu",)), (), 0, 0)
-    assert counts == {"agent": 1}
+    assert dropped(router.pick(Requirement(agent_id="y", required_tags=("gpu",)))) == {"agent": 1}
 
 
 def test_failed_instances_are_avoided_only_while_another_is_admitted():
@@ -173,8 +172,8 @@ def test_a_policy_without_near_ties_takes_the_very_best():
     router = Router(Policy("exact", {"capacity": 0.2}, near_tie=0.0))
     for number in range(5):
         one = instance_of(f"i{number}", 9)
-        one.base = 0.5001 + number * 0.0001
         router.add(one)
+        router.main.base[one.bit] = 0.5001 + number * 0.0001
         router.place(one)
     assert {pick(router, seed=seed) for seed in range(50)} == {"i4"}
 
@@ -198,16 +197,16 @@ def test_a_changed_profile_is_seen_at_once():
     one = instance_of("one")
     router = router_of(one)
     assert pick(router, Requirement(required_tags=("gpu",))) is None
-    router.remove(one)
-    one.profile = profile(tags=("gpu",))
-    router.add(one)
-    router.place(one)
+    router.reprofile(one, profile(tags=("gpu",)))
     assert pick(router, Requirement(required_tags=("gpu",))) == "one"
+    router.reprofile(one, profile(agent_id="other"))
+    assert pick(router, Requirement(required_tags=("gpu",))) is None
+    assert pick(router, Requirement(agent_id="other")) == "one"
 
 
 @given(st.integers(1, 2**90), st.integers(0, 2**64 - 1))
 def test_a_sample_is_of_the_set_bits_without_repeats(mask, seed):
-    found = _sample(mask, seed)
+    found = sample(mask, seed)
     assert len(found) == len(set(found)) == min(LOOKED_AT, mask.bit_count())
     assert all(mask >> position & 1 for position in found)
     assert list(bits(mask)) == [position for position in range(mask.bit_length()) if mask >> position & 1]
@@ -234,17 +233,18 @@ def admits(instance, r):
     )
 
 
-def twin(instances, requirement, excluded, cost, overcommit):
+def twin(score, instances, requirement, excluded, cost, overcommit):
     """(those of whom any may be chosen, whether one must be) by looking at every instance."""
     matching = [one for one in instances if admits(one, requirement)]
     admitted = [one for one in matching if not one.blocked_by]
     others = [one for one in admitted if one.instance_id not in excluded]
     usable = others or admitted
     free = [one for one in usable if one.inflight < one.max_concurrency]
-    free = [one for one in free if one.inflight + cost <= max(one.max_concurrency, cost)]
+    free = [one for one in free if one.inflight + cost <= one.max_concurrency or not one.inflight]
     if free:
-        best = max(int(score(BALANCED, one) * (BUCKETS - 1)) for one in free)
-        return [one for one in free if int(score(BALANCED, one) * (BUCKETS - 1)) == best]
+        free = [one for one in free if one.priority == max(other.priority for other in free)]
+        best = max(score(one) for one in free)
+        return [one for one in free if score(one) >= best - NEAR_TIE - 1e-9]
     over = [one for one in usable if one.inflight + cost <= int(one.max_concurrency * overcommit)]
     least = min((one.inflight / one.max_concurrency for one in over), default=None)
     return [one for one in over if one.inflight / one.max_concurrency == least]
@@ -257,6 +257,7 @@ ACT = st.one_of(
     st.tuples(st.just("load"), st.tuples(st.integers(0, 7), st.integers(0, 8))),
     st.tuples(st.just("block"), st.tuples(st.integers(0, 7), st.booleans())),
     st.tuples(st.just("base"), st.tuples(st.integers(0, 7), st.floats(0, 0.8))),
+    st.tuples(st.just("priority"), st.tuples(st.integers(0, 7), st.integers(0, 9))),
     st.tuples(st.just("slots"), st.tuples(st.integers(0, 7), st.integers(1, 5))),
     st.tuples(
         st.just("pick"),
@@ -285,7 +286,7 @@ def test_the_router_equals_a_look_at_every_instance(acts, overcommit):
         elif act == "pick":
             requirement, numbers, cost, seed = about
             excluded = tuple(f"i{number}" for number in sorted(numbers))
-            wanted = twin(instances, requirement, excluded, cost, overcommit)
+            wanted = twin(router.main.score, instances, requirement, excluded, cost, overcommit)
             chosen = router.pick(requirement, excluded, cost, seed).chosen
             assert chosen in wanted if wanted else chosen is None
             assert router.static_mask(requirement) == sum(1 << o.bit for o in instances if admits(o, requirement))
@@ -299,8 +300,16 @@ def test_the_router_equals_a_look_at_every_instance(acts, overcommit):
                 instances.remove(one)
                 router.remove(one)
                 continue
-            field = {"load": "inflight", "block": "blocked_by", "base": "base", "slots": "max_concurrency"}[act]
-            setattr(one, field, ("ill" if value else "") if act == "block" else value)
+            if act == "base":
+                router.main.base[one.bit] = value
+            elif act == "priority":
+                one.priority = value
+                base = router.main.base[one.bit]
+                router.rescore(one)
+                router.main.base[one.bit] = base
+            else:
+                field = {"load": "inflight", "block": "blocked_by", "slots": "max_concurrency"}[act]
+                setattr(one, field, ("ill" if value else "") if act == "block" else value)
             router.place(one)
         usable = [one for one in instances if not one.blocked_by]
         assert router.free_count(ANY) == sum(one.inflight < one.max_concurrency for one in usable)

@@ -5,12 +5,11 @@ from hypothesis import strategies as st
 
 from reach.core import events as ev
 from reach.core import session
-from reach.core.assignment import PIN_WAIT_MS
 from reach.core.effects import Offer
 from reach.core.model import Requirement, TaskState
-from reach.core.session import Pins
+from reach.core.session import PIN_WAIT_MS, Pins
 from reach.core.stream import Kind
-from tests.core.harness import TENANT, Shell, of
+from tests.core.harness import LONG, TENANT, Shell, of
 
 NAME = (TENANT, "app:user:1")
 
@@ -211,3 +210,68 @@ def test_volatile_tasks_write_no_pins():
     shell.submit(session="s", volatile=True)
     assert shell.journal.rows.pins == []
     assert len(shell.pool.pins) == 1
+
+
+# -- session slots, moves and neighbours -------------------------------------------------------------------------------
+
+
+def test_RTE_8_session_slots_are_counted_apart():
+    shell = Shell()
+    shell.join("one", slots=50, max_sessions=2)
+    shell.join("two", slots=50, max_sessions=3)
+    tasks = [shell.submit(session=f"a:u:{number}", **LONG) for number in range(6)]
+    went = [task.instance_id for task in tasks]
+    assert (went.count("one"), went.count("two")) == (2, 3)
+    assert (tasks[5].state, tasks[5].pending_reason) == (TaskState.PENDING, "session_slots")
+    assert shell.submit(session="a:u:0", **LONG).instance_id == tasks[0].instance_id, "old sessions go on"
+    assert shell.submit(**LONG).state is TaskState.DELIVERED, "so do tasks without one"
+
+
+def test_RTE_8_a_new_session_gets_the_slot_of_one_that_expired():
+    shell = Shell(ttl_ms=10_000)
+    one = shell.join("one", slots=50, max_sessions=1, heartbeat_ms=60_000)
+    shell.report(shell.submit(session="a:u:0"))
+    waits = shell.submit(session="a:u:1", **LONG)
+    assert waits.pending_reason == "session_slots"
+    shell.advance(9_000)
+    assert waits.state is TaskState.PENDING
+    shell.advance(1_200)
+    assert waits.instance is one
+
+
+def test_RTE_8_more_session_slots_are_used_at_once():
+    shell = Shell()
+    shell.join("one", slots=50, max_sessions=1)
+    shell.submit(session="a:u:0", **LONG)
+    waits = shell.submit(session="a:u:1", **LONG)
+    shell.join("one", slots=50, max_sessions=2)
+    assert waits.instance_id == "one"
+
+
+def test_E4_RTE_7_a_fourth_instance_moves_no_living_session_and_a_lost_one_only_its_own():
+    shell = Shell()
+    for number in range(3):
+        shell.join(f"i{number}", slots=2_000, heartbeat_ms=60_000)
+    sessions = [f"a:u:{number}" for number in range(300)]
+    before = {one: shell.submit(session=one, **LONG).instance_id for one in sessions}
+    share = {name: list(before.values()).count(name) for name in set(before.values())}
+    assert max(share.values()) <= 1.25 * 300 / 3 + 1
+    shell.join("i3", slots=2_000, heartbeat_ms=60_000)
+    assert {one: shell.submit(session=one, **LONG).instance_id for one in sessions} == before
+    fresh = [shell.submit(session=f"new:u:{number}", **LONG).instance_id for number in range(100)]
+    assert fresh.count("i3") > 0
+    shell.lose(shell.pool.instances["i1"])
+    after = {one: shell.submit(session=one, **LONG).instance_id for one in sessions}
+    assert {one for one in sessions if after[one] != before[one]} == {one for one in sessions if before[one] == "i1"}
+    assert len({after[one] for one in sessions if before[one] == "i1"}) > 1, "to its neighbours on the ring"
+
+
+def test_a_pin_that_is_waited_for_is_settable_and_spills():
+    shell = Shell(overcommit=1.0)
+    shell.pool.pin_wait_ms = 0
+    shell.join("one", slots=1)
+    first = shell.submit(session="a:u:s", **LONG)
+    shell.join("two", slots=1)
+    second = shell.submit(session="a:u:s", **LONG)
+    assert (first.instance_id, second.instance_id) == ("one", "two")
+    assert second.decision.moved_from == "one"

@@ -75,8 +75,12 @@ def test_health_has_an_answer_to_every_sign(state, sign):
 
 def test_silence_never_makes_better_and_proof_always_heals():
     for (state, sign), target in health.TRANSITIONS.items():
-        if sign is health.Sign.PROOF:
+        if state is Health.STARTING and sign not in (health.Sign.READY, health.Sign.LOST, health.Sign.GONE):
+            assert target is Health.STARTING
+        elif sign in (health.Sign.PROOF, health.Sign.READY):
             assert target is Health.HEALTHY
+        elif sign is health.Sign.PARTLY:
+            assert target is Health.SUSPECT
         else:
             assert target >= state
         if sign in (health.Sign.LOST, health.Sign.GONE):

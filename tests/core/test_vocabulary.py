@@ -1,6 +1,6 @@
 """The skill vocabulary (REG-5): canonical names, aliases, exclusions."""
 
-from reach.core.model import Document
+from reach.core.documents import Document
 from reach.core.vocabulary import Skill, Vocabulary, plain
 from tests.core.harness import profile
 

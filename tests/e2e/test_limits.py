@@ -61,19 +61,18 @@ def test_B1_blocked_loop_is_no_dead_agent_but_gets_nothing_new(server, plain, st
     name = eventually(lambda: plain.get("task").attempts, "it is known where")[0].instance_id
     (other,) = agents - {name}
     agent = eventually(lambda: (found := plain.agents()[name]).blocked_by and found, "it is marked", seconds=7)
-    (condition,) = agent.conditions
+    (condition,) = (one for one in agent.conditions if one.type == agent_pb2.CONDITION_TYPE_STALLED)
     tell(f"{agent.blocked_by}: {condition.evidence}")
     assert agent.blocked_by == "stalled"
-    assert condition.type == agent_pb2.CONDITION_TYPE_STALLED
     assert "loop stalled" in condition.evidence
-    assert agent.health == agent_pb2.HEALTH_HEALTHY, "it beats"
+    assert agent.health in (agent_pb2.HEALTH_HEALTHY, agent_pb2.HEALTH_SUSPECT), "it beats"
     for _ in range(4):
         assert plain.dispatch(spec("echo", "x"), wait=5).result.instance_id == other
     result = plain.result("task")
     assert (result.state, result.attempts, result.instance_id) == (SUCCEEDED, 1, name)
     assert len(begins(log)["task"]) == 1
     eventually(lambda: plain.free() == sorted(agents), "it takes work again")
-    assert not plain.agents()[name].conditions
+    assert agent_pb2.CONDITION_TYPE_STALLED not in [one.type for one in plain.agents()[name].conditions]
 
 
 def test_B2_beats_are_no_progress(server, plain, start_agents, log):

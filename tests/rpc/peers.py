@@ -178,7 +178,7 @@ class AgentByHand(Stream):
     """An agent on an Attach stream. Link 1 is the one that `join` opens."""
 
     request = attach_pb2.AttachRequest
-    kinds = ("links", "refusals", "offers", "cancels", "acknowledgements", "credits", "grants", "drains")
+    kinds = ("links", "refusals", "offers", "cancels", "acknowledgements", "credits", "grants", "drains", "pings")
 
     def __init__(self, stubs: Stubs, metadata: Metadata = ()) -> None:
         super().__init__(stubs.agent.Attach(metadata=metadata))
@@ -194,7 +194,7 @@ class AgentByHand(Stream):
         fields.setdefault("boot_id", self.boot_id)
         opening = {"opening": {"protocol_version": "1"}} if not self.frames else {}
         running = fields.pop("running", [])
-        registration = {"agent_id": agent_id, **fields}
+        registration = {"agent_id": agent_id, "ready": True, **fields}
         await self.send(**opening, hellos=[{"link": link, "registration": registration, "running": running}])
         return await self.next("links")
 

@@ -83,12 +83,13 @@ async def test_a_version_that_is_not_spoken_ends_the_stream(stubs, make, version
     assert (code.name, reason) == ("FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED")
 
 
+PLAIN = {"agent_id": "plain", "boot_id": "b", "ready": True}
+
+
 async def test_a_stream_without_an_opening_is_taken_for_the_version_of_the_server(stubs):
     agent = AgentByHand(stubs)
     agent.instance_id = unique("plain")
-    await agent.send(
-        hellos=[{"link": 1, "registration": {"agent_id": "plain", "boot_id": "b", "instance_id": agent.instance_id}}]
-    )
+    await agent.send(hellos=[{"link": 1, "registration": {**PLAIN, "instance_id": agent.instance_id}}])
     await agent.next("links")
     assert agent.frames[0].welcome.protocol_version == "1"
     await golden(stubs, agent)
@@ -148,7 +149,7 @@ async def test_hello_again_on_the_same_link_is_an_update(stubs, agent):
 
 async def test_hello_again_without_an_id_is_the_instance_that_the_server_named(stubs):
     agent = AgentByHand(stubs)
-    registration = {"agent_id": unique("named"), "boot_id": "b"}
+    registration = {"agent_id": unique("named"), "boot_id": "b", "ready": True}
     await agent.send(hellos=[{"link": 1, "registration": registration}] * 2)
     first, second = await agent.next("links"), await agent.next("links")
     assert first.instance_id == second.instance_id

@@ -228,7 +228,14 @@ async def gone(stubs, instance_id: str) -> None:
 
 async def test_registered_without_a_stream_an_agent_is_known_and_beats_but_gets_no_work(stubs):
     name, boot = unique("lonely"), unique("boot")
-    registration = {"agent_id": name, "boot_id": boot, "host": "box", "tags": ["a"], "labels": {"team": "x"}}
+    registration = {
+        "agent_id": name,
+        "boot_id": boot,
+        "host": "box",
+        "tags": ["a"],
+        "labels": {"team": "x"},
+        "ready": True,
+    }
     answer = await stubs.registry.Register(pb.RegisterRequest(registration=registration))
     assert answer.instance_id.startswith(f"{name}@box#")
     assert (answer.generation, answer.blocked_by) == (1, "no_link")

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reach.core.directory import Directory
-from reach.core.model import Document, PoolKey
+from reach.core.documents import Document
+from reach.core.model import PoolKey
 from reach.runtime import matcher as matching
 from reach.runtime.clock import Clock
 from reach.runtime.embedders import EmbedderError, EndpointEmbedder, LocalEmbedder

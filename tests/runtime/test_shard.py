@@ -10,7 +10,8 @@ import pytest
 from reach.core.effects import Turn
 from reach.core.events import Submitted, Unsubscribed
 from reach.core.model import PoolKey, Requirement, Task
-from reach.core.pool import Pool, RowNumbers
+from reach.core.pool import Pool
+from reach.core.rows import RowNumbers
 from reach.core.stream import Interest, Reader
 from reach.runtime.shard import Shard
 

@@ -43,6 +43,7 @@ def main() -> None:
     log = Log(given.log)
     for name, handler in (("echo", echo), ("sleep", sleep), ("report", report), ("block", block)):
         agent.add_handler(logged(log, handler), name)
+    agent.add_handler(hold, "hold")
     for name, generator in (("stream", stream), ("replace", replace)):
         agent.add_handler(logged_pieces(log, generator), name)
     log.write("up", instance=agent.instance_id)
@@ -126,6 +127,12 @@ async def block(task: Task) -> str:
     """Blocks the loop of the whole agent (case B1)."""
     time.sleep(task.data["seconds"])  # noqa: ASYNC251 - that is the point
     return "blocked"
+
+
+def hold(task: Task) -> str:
+    """Takes `seconds` of a worker thread, and says nothing meanwhile."""
+    time.sleep(task.data["seconds"])
+    return "held"
 
 
 async def stream(task: Task) -> AsyncIterator[str]:

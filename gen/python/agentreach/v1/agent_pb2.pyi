@@ -697,6 +697,10 @@ class Agent(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     BLOCKED_BY_FIELD_NUMBER: _builtins.int
+    HISTORY_FIELD_NUMBER: _builtins.int
+    SUSPECTED_BY_FIELD_NUMBER: _builtins.int
+    PROBE_RTT_FIELD_NUMBER: _builtins.int
+    PROBE_LOSS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant that owns it; shown to that tenant only."""
     revision: _builtins.int
@@ -710,7 +714,7 @@ class Agent(_message.Message):
     reach_score: _builtins.float
     """0 … 100, whether it is reachable; absent before there is evidence."""
     probe_status: _builtins.str
-    """`ok`, `failed`, `none`, as the last probe went."""
+    """How its probes go: `none` (there are none), `ok`, `failing`, `unreachable` (three in a row failed)."""
     last_probe_error: _builtins.str
     """Why the last probe failed."""
     load: _builtins.float
@@ -721,6 +725,10 @@ class Agent(_message.Message):
     """Slots."""
     blocked_by: _builtins.str
     """Whether new work may go there, and if not, why not."""
+    suspected_by: _builtins.str
+    """What suspicion holds against it, also where so many are suspected that suspicion is ignored."""
+    probe_loss: _builtins.float
+    """Share of its probes that were lost, 0 … 1; absent without probes."""
     @_builtins.property
     def registration(self) -> Global___Registration:
         """What it registered."""
@@ -749,6 +757,14 @@ class Agent(_message.Message):
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What is odd about its registration, for people."""
 
+    @_builtins.property
+    def history(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateChange]:
+        """Its latest changes of health and conditions, oldest first; GetAgent only."""
+
+    @_builtins.property
+    def probe_rtt(self) -> _duration_pb2.Duration:
+        """Mean round trip of its probes; absent without an answered one."""
+
     def __init__(
         self,
         *,
@@ -771,13 +787,54 @@ class Agent(_message.Message):
         status: Global___AgentStatus | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         blocked_by: _builtins.str = ...,
+        history: _abc.Iterable[Global___StateChange] | None = ...,
+        suspected_by: _builtins.str = ...,
+        probe_rtt: _duration_pb2.Duration | None = ...,
+        probe_loss: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_reach_score", b"_reach_score", "availability_ttl", b"availability_ttl", "last_heartbeat_age", b"last_heartbeat_age", "reach_score", b"reach_score", "registered_at", b"registered_at", "registration", b"registration", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_probe_loss", b"_probe_loss", "_reach_score", b"_reach_score", "availability_ttl", b"availability_ttl", "last_heartbeat_age", b"last_heartbeat_age", "probe_loss", b"probe_loss", "probe_rtt", b"probe_rtt", "reach_score", b"reach_score", "registered_at", b"registered_at", "registration", b"registration", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reach_score", b"_reach_score", "availability", b"availability", "availability_ttl", b"availability_ttl", "blocked_by", b"blocked_by", "conditions", b"conditions", "generation", b"generation", "health", b"health", "inflight", b"inflight", "last_heartbeat_age", b"last_heartbeat_age", "last_probe_error", b"last_probe_error", "load", b"load", "max_concurrency", b"max_concurrency", "probe_status", b"probe_status", "reach_score", b"reach_score", "registered_at", b"registered_at", "registration", b"registration", "revision", b"revision", "status", b"status", "tenant", b"tenant", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_probe_loss", b"_probe_loss", "_reach_score", b"_reach_score", "availability", b"availability", "availability_ttl", b"availability_ttl", "blocked_by", b"blocked_by", "conditions", b"conditions", "generation", b"generation", "health", b"health", "history", b"history", "inflight", b"inflight", "last_heartbeat_age", b"last_heartbeat_age", "last_probe_error", b"last_probe_error", "load", b"load", "max_concurrency", b"max_concurrency", "probe_loss", b"probe_loss", "probe_rtt", b"probe_rtt", "probe_status", b"probe_status", "reach_score", b"reach_score", "registered_at", b"registered_at", "registration", b"registration", "revision", b"revision", "status", b"status", "suspected_by", b"suspected_by", "tenant", b"tenant", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__probe_loss: _TypeAlias = _typing.Literal["probe_loss"]  # noqa: Y015
+    _WhichOneofArgType__probe_loss: _TypeAlias = _typing.Literal["_probe_loss", b"_probe_loss"]  # noqa: Y015
     _WhichOneofReturnType__reach_score: _TypeAlias = _typing.Literal["reach_score"]  # noqa: Y015
     _WhichOneofArgType__reach_score: _TypeAlias = _typing.Literal["_reach_score", b"_reach_score"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__probe_loss) -> _WhichOneofReturnType__probe_loss | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reach_score) -> _WhichOneofReturnType__reach_score | None: ...
 
 Global___Agent: _TypeAlias = Agent  # noqa: Y015
+
+@_typing.final
+class StateChange(_message.Message):
+    """One change of an instance's health or conditions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    state: _builtins.str
+    """The health or condition that began, or a condition with ` over` behind it."""
+    reason: _builtins.str
+    """The evidence, for people."""
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    def __init__(
+        self,
+        *,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        state: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "reason", b"reason", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateChange: _TypeAlias = StateChange  # noqa: Y015

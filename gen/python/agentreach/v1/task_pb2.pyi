@@ -799,6 +799,7 @@ class Decision(_message.Message):
     CANDIDATES_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
+    PICKED_BY_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     """The policy by name."""
     policy_hash: _builtins.str
@@ -811,6 +812,10 @@ class Decision(_message.Message):
     """The chosen instance; empty if none."""
     cause: _builtins.str
     """`new`, `pin`, `failover`, `retry` or `spill`."""
+    picked_by: _builtins.str
+    """What chose: `score`, `ring` (a new session, or a policy that hashes), `pin` (of the session), `probe` (of an open
+    circuit) or `overcommit` (nobody had a free slot). Where nobody is chosen, why not.
+    """
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """Candidates looked at: at most 8 for a real decision, all for a preview."""
@@ -830,10 +835,11 @@ class Decision(_message.Message):
         candidates: _abc.Iterable[Global___Candidate] | None = ...,
         dropped: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         cause: _builtins.str = ...,
+        picked_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "cause", b"cause", "chosen_instance_id", b"chosen_instance_id", "dropped", b"dropped", "policy", b"policy", "policy_hash", b"policy_hash", "registry_revision", b"registry_revision", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "cause", b"cause", "chosen_instance_id", b"chosen_instance_id", "dropped", b"dropped", "picked_by", b"picked_by", "policy", b"policy", "policy_hash", b"policy_hash", "registry_revision", b"registry_revision", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -855,6 +861,7 @@ class Task(_message.Message):
     POOL_FIELD_NUMBER: _builtins.int
     PENDING_REASON_FIELD_NUMBER: _builtins.int
     LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    WAKE_FIELD_NUMBER: _builtins.int
     state: Global___TaskState.ValueType
     """Where it stands."""
     waiting_for: Global___WaitingFor.ValueType
@@ -865,6 +872,10 @@ class Task(_message.Message):
     """Why it is not running yet, for people."""
     last_sequence: _builtins.int
     """Sequence of its last event."""
+    wake: _builtins.str
+    """How far the waking of its pool has come, where that has a wake hook: `requested`, `acknowledged`, `resumed`,
+    `failed`; empty if nobody had to be woken. Apart from delivery: the task itself waits in its queue.
+    """
     @_builtins.property
     def spec(self) -> Global___TaskSpec:
         """What was asked. With TASK_VIEW_BASIC without payload and attachments."""
@@ -898,10 +909,11 @@ class Task(_message.Message):
         pool: _builtins.str = ...,
         pending_reason: _builtins.str = ...,
         last_sequence: _builtins.int = ...,
+        wake: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "result", b"result", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempts", b"attempts", "ended_at", b"ended_at", "last_sequence", b"last_sequence", "pending_reason", b"pending_reason", "pool", b"pool", "result", b"result", "spec", b"spec", "state", b"state", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempts", b"attempts", "ended_at", b"ended_at", "last_sequence", b"last_sequence", "pending_reason", b"pending_reason", "pool", b"pool", "result", b"result", "spec", b"spec", "state", b"state", "waiting_for", b"waiting_for", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

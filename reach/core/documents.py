@@ -1,0 +1,32 @@
+"""Capability documents, as far as routing looks at them (REG-4)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Document(NamedTuple):
+    """What an agent says of one capability (REG-4), as far as routing looks at it."""
+
+    declared: str
+    """The name as the agent gave it."""
+    name: str
+    """The canonical name: the vocabulary's word for it."""
+    version: str = ""
+    schema: str = ""
+    """JSON Schema of the parameters as text; empty: anything."""
+    schema_id: str = ""
+    """Digest of the schema; empty if there is none."""
+    digest: str = ""
+    """Digest of the whole document, as declared."""
+    description: str = ""
+    examples: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    input_media_types: tuple[str, ...] = ()
+    output_media_types: tuple[str, ...] = ()
+
+
+def schema_key(capability: str, schema_id: str) -> str:
+    """The key of all documents of a capability (canonical name) that have this schema."""
+    return f"{capability}\0{schema_id}"

@@ -1,0 +1,147 @@
+"""All that a decision did not look at: every instance of a pool with its signals, its score, and why it was dropped
+(RTE-12). The choice itself is the router's own; here the same masks are told instance by instance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reach.core.decision import Row, Verdict, match_of, row_of, task_signal
+from reach.core.model import Instance, Requirement, Task
+from reach.core.picking import bits
+from reach.core.policies import OF_THE_TASK, SIGNALS, Policy, signal
+from reach.core.session import Pin
+
+if TYPE_CHECKING:
+    from reach.core.pool import Pool
+    from reach.core.routing import Router
+
+PINNED_FULL = "pinned_instance_full"
+"""Cause of a verdict: the task waits for the full instance of its session."""
+
+
+class Preview:
+    """Where a task would go, and why."""
+
+    __slots__ = ("dropped", "pinned", "rows", "verdict")
+
+    def __init__(self, verdict: Verdict, rows: list[Row], dropped: dict[str, int], pinned: str) -> None:
+        self.verdict = verdict
+        self.rows = rows
+        """Candidates first, by score; then the dropped ones."""
+        self.dropped = dropped
+        self.pinned = pinned
+        """The full instance that it would wait for; empty if it would not."""
+
+
+def preview(pool: Pool, task: Task, now_ms: int) -> Preview:
+    """Where a task would go, by the code that would send it. Nothing is changed."""
+    router = pool.router
+    pin = pool.pins.look((task.tenant, task.session), now_ms) if task.session else None
+    verdict = router.undisturbed(lambda: _decide(pool, task, pin))
+    waits = ""
+    if verdict.cause == PINNED_FULL and pin is not None:
+        waits = pin.instance_id
+    rows: list[Row] = []
+    dropped: dict[str, int] = {}
+    by_pin = verdict.cause in ("pin", PINNED_FULL)
+    version = pin.version if pin is not None else ""
+    reasons = reasons_of(router, verdict, task.excluded, task.cost, bool(task.session) and not by_pin, version)
+    for bit in bits(router.filters.all):
+        instance = router.instances[bit]
+        if instance is None:
+            continue
+        reason = "" if instance is verdict.chosen else reasons.get(bit, "")
+        if reason:
+            dropped[reason] = dropped.get(reason, 0) + 1
+        known = router.known(verdict.policy, [instance])[0]
+        row = row_of(verdict, instance, reason, known)
+        for name in SIGNALS:
+            if name not in row.signals:
+                row.signals[name] = (
+                    task_signal(name, task.requirement, instance)
+                    if name in OF_THE_TASK
+                    else signal(name, instance, task.requirement.method, router.figures, now_ms)
+                )
+        rows.append(row)
+    rows.sort(key=lambda row: (bool(row.drop_reason), row.instance is not verdict.chosen, -row.instance.priority,
+                               -row.score, row.instance.instance_id))  # fmt: skip
+    return Preview(verdict, rows, dropped, waits)
+
+
+def _decide(pool: Pool, task: Task, pin: Pin | None) -> Verdict:
+    router = pool.router
+    if pin is not None and pin.instance_id not in task.excluded:
+        instance = pool.instances.get(pin.instance_id)
+        if instance is not None and not instance.blocked_by and router.matches(instance, task.requirement):
+            static = router.filters.static(task.requirement)
+            if router.fits(instance, task.requirement, task.cost):
+                return router.verdict(instance, "pin", pool.seed, router.policy_of(task.policy), static, [instance])
+            if pool.pin_wait_ms:
+                cause = PINNED_FULL
+                return router.verdict(None, cause, pool.seed, router.policy_of(task.policy), static, [])
+    return pool.assignment.decide(task, pin)
+
+
+def explained(
+    router: Router, requirement: Requirement, excluded: tuple[str, ...] = (), cost: int = 1
+) -> dict[str, str]:
+    """Why each instance would be dropped, by instance id; empty for candidates."""
+    verdict = router.undisturbed(lambda: router.pick(requirement, excluded, cost))
+    reasons = reasons_of(router, verdict, excluded, cost)
+    return {one.instance_id: reasons.get(one.bit, "") for one in router.instances if one is not None}
+
+
+def reasons_of(
+    router: Router, verdict: Verdict, excluded: tuple[str, ...], cost: int, new_session: bool = False, version: str = ""
+) -> dict[int, str]:
+    """Why each instance that is no candidate is none, by bit: the first filter of RTE-1 that drops it.
+
+    Args:
+        router: The pool's.
+        verdict: The decision that is to be explained.
+        excluded: Instances that failed the task.
+        cost: Slots that it takes.
+        new_session: It needs a session slot.
+        version: The version that its session began with.
+    """
+    requirement, policy = verdict.static.requirement, verdict.policy
+    reasons: dict[int, str] = {}
+    left = router.filters.all
+    for reason, passing in router.filters.stages(requirement):
+        for bit in bits(left & ~passing):
+            reasons[bit] = reason
+        left &= passing
+    near, _ = router.prefer(left, (), requirement.region, policy)
+    untried, _ = router.prefer(left, excluded, requirement.region, policy)
+    by_pin = verdict.cause in ("pin", PINNED_FULL)
+    first, then, _ = router.narrow(untried, (), new_session, verdict.seed, policy, requirement, version)
+    for bit in bits(left):
+        instance = router.instances[bit]
+        assert instance is not None
+        held = instance.inflight + instance.foreign
+        limit = int(instance.max_concurrency * router.overcommit)
+        if not near >> bit & 1:
+            reason = "region"
+        elif instance.blocked_by:
+            reason = instance.blocked_by
+        elif not untried >> bit & 1:
+            reason = "failed_before"
+        elif new_session and router.sessions_full >> bit & 1:
+            reason = "session_slots"
+        elif held + cost > limit and (held or cost <= limit):
+            reason = "capacity"
+        elif _below(policy, requirement, instance):
+            reason = "match"
+        elif not by_pin and not (first | then) >> bit & 1:
+            reason = "canary"
+        else:
+            continue
+        reasons[bit] = reason
+    return reasons
+
+
+def _below(policy: Policy, requirement: Requirement, instance: Instance) -> bool:
+    """Whether an instance fits the text of a task too little for the policy."""
+    return bool(policy.match_at_least and requirement.documents) and (
+        match_of(requirement, instance) < policy.match_at_least
+    )

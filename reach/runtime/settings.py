@@ -1,0 +1,37 @@
+"""What the configuration says to the host and its pools."""
+
+from __future__ import annotations
+
+from reach.core.canary import SHARE
+from reach.core.health import THRESHOLDS
+from reach.core.model import PoolKey
+from reach.core.policies import BALANCED, POLICIES, Policy
+from reach.core.session import PIN_WAIT_MS
+from reach.runtime.wake import WakeHook
+
+
+class Settings:
+    """Limits of the host, from the configuration."""
+
+    __slots__ = (
+        "canary_share", "dead_letters", "heartbeat_ms", "overcommit", "pin_wait_ms", "policies", "policy",
+        "pool_policies", "queue_bytes", "queue_limit", "session_ttl_ms", "thresholds", "wake",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.queue_limit = 200_000
+        self.queue_bytes = 1 << 30
+        self.overcommit = 1.5
+        self.session_ttl_ms = 720_000
+        self.heartbeat_ms = 5_000
+        self.dead_letters = True
+        self.policy: Policy = BALANCED
+        self.policies: dict[str, Policy] = dict(POLICIES)
+        """All that tasks may name."""
+        self.pool_policies: dict[str, str] = {}
+        """Names of policies, by agent type."""
+        self.pin_wait_ms = PIN_WAIT_MS
+        self.canary_share = SHARE
+        self.thresholds = THRESHOLDS
+        self.wake: dict[PoolKey, WakeHook] = {}
+        """How pools are woken in which nobody is ready."""

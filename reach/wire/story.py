@@ -1,0 +1,89 @@
+"""The story of one task in lines for people: where it went, why, and what came of it (OBS-5, RTE-13)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reach.core.decision import Verdict, candidates, dropped
+from reach.core.history import PastAttempt
+from reach.core.model import Fault, Task, TaskState
+
+GONE = "why there is no longer known: records of decisions live with the task in memory, and end with it or the server"
+MANY_MOVES = 3
+"""From so many moves on, it is the agents that should be looked at."""
+_BY = {
+    "score": "the best by score, or as good as the best",
+    "ring": "proposed by the ring",
+    "pin": "it has the session",
+    "probe": "to see whether its open circuit can be closed",
+    "overcommit": "the least loaded, for nobody had a free slot",
+}
+
+
+def story_of(task: Task) -> list[str]:
+    """What happened, line by line."""
+    return list(_lines(task))
+
+
+def _lines(task: Task) -> Iterator[str]:
+    kind = task.pool.key.agent_type if task.pool is not None else ""
+    session = f" of session {task.session}" if task.session else ""
+    yield f"accepted{f' by pool {kind}' if kind else ''} with priority {task.priority}{session}"
+    history = task.history or []
+    if history and history[0].number > 1:
+        yield f"attempts 1 to {history[0].number - 1} are no longer kept"
+    for past in history:
+        yield _went(past.number, past.instance_id, past.decision)
+        yield _ended(past)
+    if task.attempt and task.instance_id and task.attempt not in {past.number for past in history}:
+        yield _went(task.attempt, task.instance_id, task.decision)
+    if task.outcome is None:
+        yield from _now(task)
+        return
+    outcome = task.outcome
+    took = f"{outcome.queued_ms} ms waiting, {outcome.ran_ms} ms running"
+    why = f": {_told(outcome.fault)}" if outcome.fault is not None else ""
+    yield f"ended {outcome.state.name} after {outcome.attempts} attempts and {outcome.transfers} moves, {took}{why}"
+    if outcome.state is TaskState.FAILED and not outcome.transfers:
+        yield "it never moved to another instance and failed: look at the request first"
+    elif outcome.transfers >= MANY_MOVES:
+        yield "it moved often: look at the agents first"
+
+
+def _now(task: Task) -> Iterator[str]:
+    if task.state is TaskState.PENDING:
+        yield f"waits: {task.pending_reason or 'for its turn'}"
+        if task.decision is not None and task.decision.chosen is None:
+            counts = _counts(task.decision)
+            yield f"the last look found nobody under {task.decision.policy.name}{counts}"
+    else:
+        yield f"is {task.state.name}"
+
+
+def _went(number: int, instance_id: str, verdict: Verdict | None) -> str:
+    if verdict is None:
+        return f"attempt {number} went to {instance_id}; {GONE}"
+    rows = candidates(verdict)
+    best = rows[0] if rows else None
+    scored = f", score {best.score:.3f}" if best is not None and verdict.policy.weights else ""
+    moved = f", moved there from {verdict.moved_from}" if verdict.moved_from else ""
+    others = [f"{row.instance.instance_id} {row.score:.3f}" for row in rows[1:]] if verdict.policy.weights else []
+    beside = f"; beside it: {', '.join(others)}" if others else ""
+    how = _BY.get(verdict.cause, verdict.cause)
+    policy = verdict.policy.name
+    return f"attempt {number} went to {instance_id}: {how} under {policy}{scored}{moved}{beside}{_counts(verdict)}"
+
+
+def _counts(verdict: Verdict) -> str:
+    counts = dropped(verdict)
+    return f"; dropped: {', '.join(f'{number} {reason}' for reason, number in counts.items())}" if counts else ""
+
+
+def _ended(past: PastAttempt) -> str:
+    took = past.ended_wall_ms - past.offered_wall_ms if past.ended_wall_ms and past.offered_wall_ms else None
+    after = f" after {took} ms" if took is not None else ""
+    return f"attempt {past.number} ended{after}: {_told(past.fault)}"
+
+
+def _told(fault: Fault | None) -> str:
+    return f"{fault.reason.name}: {fault.message}" if fault is not None else "without an outcome"
