@@ -15,7 +15,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,10 @@ import uvloop
 
 from reach.config import Config
 from reach.config.thresholds import thresholds_of
-from reach.config.watching import Rules
+from reach.config.watching import Policies, Rules
+from reach.core.intents import Routes
 from reach.core.model import PoolKey
-from reach.core.policies import POLICIES, own_policy
+from reach.core.vocabulary import Vocabulary
 from reach.errors import InvalidRequest, ReachError, Unavailable
 from reach.http.app import HttpServer, MayRead, create_app
 from reach.rpc.access import Admission
@@ -65,6 +65,8 @@ statement of a commit."""
 PURGE_SECONDS = 60.0
 PURGE_ROWS = 1_000
 EXIT_BROKEN_STORE = 70
+ConfigFile = tuple[Path, Callable[[], Config]]
+"""A file of the configuration, and what reads it again."""
 CLOSE_SECONDS = 2.0
 """What is left of the drain time to end streams and close the store."""
 
@@ -72,8 +74,9 @@ CLOSE_SECONDS = 2.0
 class Node:
     """See the module."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, file: ConfigFile | None = None) -> None:
         self.config = config
+        self.rules = Rules(config, self._new_rules, file)
         self.port = 0
         self.admin_port = 0
         self._stack = contextlib.AsyncExitStack()
@@ -104,9 +107,9 @@ class Node:
             payload=server.payload_limit,
             max_retry=config.router.max_retry,
             silence_ms=int(config.router.silence * 1_000) or None,
-            policies=(*POLICIES, *config.router.policies),
+            policies=tuple(self.rules.policies.known),
         )
-        reader = TaskReader(limits)
+        reader = self.reader = TaskReader(limits)
         notes = TelemetryNotes(self.metrics, tracing)
         self.host = Host(journal, ProtoCodec(reader), notes, Clock(), self._settings(), _store_broken)
         self._stack.push_async_callback(self.host.stop)
@@ -151,16 +154,13 @@ class Node:
 
     async def _load_rules(self) -> None:
         """Vocabulary and routes, before anything is read that they give a meaning."""
-        router = self.config.router
-        self.rules = Rules(
-            Path(router.vocabulary_file) if router.vocabulary_file else None,
-            Path(router.routes_file) if router.routes_file else None,
-            POLICIES,
-            self.config.registry.strict,
-            partial(reform, self.host),
-        )
         await asyncio.to_thread(self.rules.load)
         await reform(self.host, self.rules.vocabulary, self.rules.routes)
+
+    async def _new_rules(self, vocabulary: Vocabulary, routes: Routes, policies: Policies) -> None:
+        self.reader.limits = self.reader.limits._replace(policies=tuple(policies.known))
+        self.host.redefine(*policies)
+        await reform(self.host, vocabulary, routes)
 
     def _start_matcher(self) -> None:
         settings = self.config.matcher
@@ -226,9 +226,7 @@ class Node:
         settings = Settings()
         settings.queue_limit, settings.queue_bytes = router.queue_limit, router.queue_bytes
         settings.overcommit = router.overcommit
-        settings.policies.update({name: own_policy(name, weights) for name, weights in router.policies.items()})
-        settings.policy = settings.policies[router.policy]
-        settings.pool_policies = router.pool_policies
+        settings.policies, settings.policy, settings.pool_policies = self.rules.policies
         settings.canary_share = router.canary_share
         settings.pin_wait_ms = int(self.config.session.pin_wait * 1_000)
         settings.dead_letters = router.dead_letter
@@ -344,13 +342,13 @@ def _store_broken(error: StoreError) -> None:
     os._exit(EXIT_BROKEN_STORE)
 
 
-async def serve(config: Config) -> int:
+async def serve(config: Config, file: ConfigFile | None = None) -> int:
     """Runs a node until SIGTERM or SIGINT; a second signal ends it at once."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: os._exit(1) if stop.is_set() else stop.set())
-    node = Node(config)
+    node = Node(config, file)
     try:
         await node.start()
     except ReachError as error:
@@ -370,7 +368,7 @@ async def serve(config: Config) -> int:
     return 0
 
 
-def run(config: Config) -> int:
-    """Runs a node in this process; returns the exit code."""
+def run(config: Config, file: ConfigFile | None = None) -> int:
+    """Runs a node in this process; returns the exit code. `file` is looked at for other policies while it runs."""
     setup_logging(config.telemetry.log_level, config.telemetry.log_format)
-    return uvloop.run(serve(config))
+    return uvloop.run(serve(config, file))

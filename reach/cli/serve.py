@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -63,7 +64,7 @@ def serve(file: str | None, memory: bool, **given: Any) -> int:
         raise click.ClickException(_by_option(error.message)) from error
     from reach.node import run
 
-    code = run(config)
+    code = run(config, (Path(file), lambda: load(file, os.environ, overrides)) if file is not None else None)
     # What the node calls a failed start is a port or folder that is taken.
     return Exit.UNREACHABLE if code == 1 else code
 

@@ -104,8 +104,9 @@ class Router(Section, frozen=True):
     """Own policies: by name, weights by signal, such as `{careful: {success_rate: 3, capacity: 1}}`. Signals are
     `availability`, `latency`, `load`, `capacity`, `success_rate`, `weight`, `reach`, `match`, `region` and `underload`;
     weights are brought to a sum of 1. `near_tie` (0.02 if not given) is how much less a score may be than the best and
-    still be as good: among these, chance decides. Too small: bursts follow one favourite. Too large: the best is not
-    told from the good."""
+    still be as good: among these, chance decides. They, `policy` and `pool_policies` are read anew when the file
+    changes, and on SIGHUP; one that is wrong is told of in the log, and the old ones stay. Too small: bursts follow
+    one favourite. Too large: the best is not told from the good."""
     pool_policies: Annotated[dict[PolicyName, PolicyName], Meta(max_length=1000)] = field(default_factory=dict)
     """The policy of single pools: by agent type, the name of a policy."""
     canary_share: Annotated[float, Meta(ge=0, le=1)] = 0.05

@@ -1,16 +1,19 @@
-"""Hot reload of the vocabulary and the routes: validated first, taken whole, and a bad file keeps the old rules."""
+"""Hot reload of the vocabulary, the routes, and the policies of the configuration: validated first, taken whole, and a
+bad file keeps the old rules."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from reach.config.loading import ConfigError
 from reach.config.rules import check_capabilities, load_routes, load_vocabulary
+from reach.config.sections import Config, Router
 from reach.core.intents import Routes
+from reach.core.policies import POLICIES, Policy, own_policy
 from reach.core.vocabulary import Vocabulary
 
 log = logging.getLogger("reach.rules")
@@ -22,31 +25,49 @@ pieces."""
 Signature = tuple[Any, ...]
 
 
+class Policies(NamedTuple):
+    """The routing policies of a configuration."""
+
+    known: dict[str, Policy]
+    """The presets and its own ones, by name."""
+    policy: Policy
+    """Of pools that have none of their own."""
+    by_type: dict[str, str]
+    """Names of policies by agent type."""
+
+
+def policies_of(router: Router) -> Policies:
+    """What a checked configuration says of policies."""
+    known = {**POLICIES, **{name: own_policy(name, weights) for name, weights in router.policies.items()}}
+    return Policies(known, known[router.policy], dict(router.pool_policies))
+
+
 class Rules:
     """The files and what they say.
 
     Args:
-        vocabulary: The file of the vocabulary; None: there is none.
-        routes: The file of the routes; None: there is none.
-        policies: Names of the routing policies that there are.
-        strict: Routes must name skills of the vocabulary.
+        config: The configuration that the server has begun with.
         apply: Takes new rules.
+        file: The file of the configuration, and what reads it again; None: its policies stay as they are.
     """
 
     def __init__(
         self,
-        vocabulary: Path | None,
-        routes: Path | None,
-        policies: Collection[str],
-        strict: bool,
-        apply: Callable[[Vocabulary, Routes], Awaitable[None]],
+        config: Config,
+        apply: Callable[[Vocabulary, Routes, Policies], Awaitable[None]],
+        file: tuple[Path, Callable[[], Config]] | None = None,
     ) -> None:
-        self._vocabulary_file = vocabulary
-        self._routes_file = routes
-        self._policies = policies
-        self._strict = strict
+        router = config.router
+        self._vocabulary_file = Path(router.vocabulary_file) if router.vocabulary_file else None
+        self._routes_file = Path(router.routes_file) if router.routes_file else None
+        self._again = file[1] if file is not None else None
+        files = (self._vocabulary_file, self._routes_file, file[0] if file is not None else None)
+        self._files = [one for one in files if one is not None]
+        self._strict = config.registry.strict
         self._apply = apply
+        self.policies = policies_of(router)
         self._loaded: Signature = ()
+        self._loaded_once = False
         self._seen: Signature = ()
         self.vocabulary = Vocabulary()
         self.routes = Routes()
@@ -59,40 +80,47 @@ class Rules:
             ConfigError: They cannot be used.
         """
         self._loaded = self._seen = self._signature()
-        self.vocabulary, self.routes = self._read()
+        self.vocabulary, self.routes, _ = self._read()
 
     async def reload(self) -> bool:
         """Reads the files again; False if they cannot be used, which is logged, and the old rules stay."""
         async with self._reloading:
             self._loaded = await asyncio.to_thread(self._signature)
             try:
-                vocabulary, routes = await asyncio.to_thread(self._read)
+                vocabulary, routes, policies = await asyncio.to_thread(self._read)
             except ConfigError as error:
                 for problem in error.problems:
                     log.error("the old rules stay: %s", problem)
                 return False
-            self.vocabulary, self.routes = vocabulary, routes
-            await self._apply(vocabulary, routes)
+            self.vocabulary, self.routes, self.policies = vocabulary, routes, policies
+            await self._apply(vocabulary, routes, policies)
             log.info("new rules", extra={"skills": len(vocabulary.skills), "routes": len(routes)})
             return True
 
     async def watch(self) -> None:
         """Reloads the files when they change."""
-        while self._vocabulary_file is not None or self._routes_file is not None:
+        while self._files:
             await asyncio.sleep(LOOK_SECONDS)
             before, self._seen = self._seen, await asyncio.to_thread(self._signature)
             if self._seen == before and self._seen != self._loaded:
                 await self.reload()
 
     def _signature(self) -> Signature:
-        return tuple(_stamp(path) for path in (self._vocabulary_file, self._routes_file) if path is not None)
+        return tuple(_stamp(path) for path in self._files)
 
-    def _read(self) -> tuple[Vocabulary, Routes]:
-        """Both files, so that they are told of together.
+    def _read(self) -> tuple[Vocabulary, Routes, Policies]:
+        """All files, so that they are told of together.
 
-        A file that cannot be used takes the other one with it: they may name each other.
+        A file that cannot be used takes the others with it: they name each other.
         """
         problems: list[str] = []
+        policies = self.policies
+        try:
+            if self._again is not None and self._loaded_once:
+                policies = policies_of(self._again().router)
+        except ConfigError as error:
+            problems.extend(error.problems)
+        self._loaded_once = True
         vocabulary, routes = Vocabulary(), Routes()
         try:
             if self._vocabulary_file is not None:
@@ -101,7 +129,7 @@ class Rules:
             problems.extend(error.problems)
         try:
             if self._routes_file is not None:
-                routes = load_routes(self._routes_file, self._policies)
+                routes = load_routes(self._routes_file, policies.known)
         except ConfigError as error:
             problems.extend(error.problems)
         if not problems and self._routes_file is not None:
@@ -112,7 +140,9 @@ class Rules:
                 log.warning("%s", text)
         if problems:
             raise ConfigError(problems)
-        return vocabulary, routes
+        if vocabulary.skills == self.vocabulary.skills:
+            vocabulary = self.vocabulary  # the same object: what is registered need not be read anew
+        return vocabulary, routes, policies
 
 
 def _stamp(path: Path) -> Signature:

@@ -278,6 +278,24 @@ class Roster:
             self.score_some(index, AT_ONCE)
         return index
 
+    def redefine(self, policies: dict[str, Policy], policy: Policy) -> None:
+        """Takes other policies: `policy` for tasks that name none. What was scored by one that is gone is forgotten."""
+        self.policies, self.policy = policies, policy
+        for index in list(self._others):
+            known = policies.get(index.policy.name)
+            to_be_main = index.policy.name == policy.name != self.main.policy.name
+            if known is None or known.digest != index.policy.digest or to_be_main:
+                self._drop(index)
+        if (self.main.policy.name, self.main.policy.digest) == (policy.name, policy.digest):
+            return
+        del self._indexes[self.main.policy.name, ""]
+        self.main = self._indexes[policy.name, ""] = ScoreIndex(policy, "")
+        self.main.grow(len(self.instances))
+        for instance in self.instances:
+            if instance is not None:
+                self.main.rescore(instance, self.figures, self.now_ms)
+                self.place(instance)
+
     def _drop(self, index: ScoreIndex) -> None:
         del self._indexes[index.policy.name, index.method]
         self._others.remove(index)

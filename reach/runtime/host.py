@@ -16,6 +16,7 @@ from reach.core import effects as fx
 from reach.core.directory import Directory
 from reach.core.events import Joined, Joining, RowTaken
 from reach.core.model import Fault, PoolKey, Task, TaskKey
+from reach.core.policies import Policy
 from reach.core.pool import STALLED_MS, Pool
 from reach.core.queue import WaitQueue
 from reach.core.resolving import Selector
@@ -288,9 +289,19 @@ class Host:
         """The pool of a key, or an empty one that nobody keeps: for those who only ask."""
         return self._pools.get(key) or self._new_pool(key)
 
-    def _new_pool(self, key: PoolKey) -> Pool:
+    def _policy_of(self, key: PoolKey) -> Policy:
         settings = self.settings
-        policy = settings.policies.get(settings.pool_policies.get(key.agent_type, ""), settings.policy)
+        return settings.policies.get(settings.pool_policies.get(key.agent_type, ""), settings.policy)
+
+    def redefine(self, policies: dict[str, Policy], policy: Policy, by_type: dict[str, str]) -> None:
+        """Takes other routing policies, for all pools."""
+        settings = self.settings
+        settings.policies, settings.policy, settings.pool_policies = policies, policy, by_type
+        for pool in self._pools.values():
+            pool.router.redefine(policies, self._policy_of(pool.key))
+
+    def _new_pool(self, key: PoolKey) -> Pool:
+        settings, policy = self.settings, self._policy_of(key)
         queue = WaitQueue(settings.queue_limit, settings.queue_bytes)
         router = Router(policy, settings.overcommit, settings.policies)
         router.canary.share = settings.canary_share

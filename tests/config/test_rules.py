@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from reach.config.loading import ConfigError
+from reach.config.loading import ConfigError, load
 from reach.config.rules import check_capabilities, kind_of, load_routes, load_vocabulary
 from reach.config.watching import Rules
-from reach.core.policies import POLICIES
 from reach.core.retry import POLICIES as RETRIES
 
 
@@ -163,10 +162,17 @@ class Files:
         self.skills.write_text("skills: {a: {}}\n")
         self.routes.write_text("routes: [{intent_prefix: i, require_capability: a}]\n")
         self.taken: list[tuple[list[str], list[str]]] = []
-        self.rules = Rules(self.skills, self.routes, POLICIES, strict, self.apply)
+        self.config = folder / "reach.yaml"
+        self.config.write_text("router: {policies: {mine: {capacity: 1}}}\n")
+        named = {"router.vocabulary_file": str(self.skills), "router.routes_file": str(self.routes),
+                 "registry.strict": strict}  # fmt: skip
+        self.rules = Rules(self.load(named), self.apply, (self.config, lambda: self.load(named)))
         self.rules.load()
 
-    async def apply(self, vocabulary, routes):
+    def load(self, named):
+        return load(self.config, {"HOME": "/"}, named)
+
+    async def apply(self, vocabulary, routes, policies):
         self.taken.append((list(vocabulary.skills), [route.intent_prefix for route in routes]))
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -207,8 +213,10 @@ async def test_a_reload_can_be_asked_for(tmp_path):
     text = files.routes.read_text()
     files.routes.write_text(text.replace("intent_prefix: i", "intent_prefix: k"))
     os.utime(files.routes, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # as if nothing had changed
+    before = files.rules.vocabulary
     assert await files.rules.reload()
     assert files.taken == [(["a"], ["k"])]
+    assert files.rules.vocabulary is before
 
 
 async def test_REG_5_strict_routes_name_skills_of_the_vocabulary(tmp_path, caplog):
@@ -225,7 +233,32 @@ async def test_REG_5_strict_routes_name_skills_of_the_vocabulary(tmp_path, caplo
 
 def test_a_bad_file_at_the_start_is_an_error(tmp_path):
     (tmp_path / "routes.yaml").write_text("routes: 3")
-    rules = Rules(tmp_path / "none.yaml", tmp_path / "routes.yaml", POLICIES, False, Files.apply)  # type: ignore[arg-type]
+    (tmp_path / "skills.yaml").write_text("skills: 3")
+    named = {
+        "router.vocabulary_file": str(tmp_path / "skills.yaml"),
+        "router.routes_file": str(tmp_path / "routes.yaml"),
+    }
+    rules = Rules(load(None, {"HOME": "/"}, named), Files.apply)  # type: ignore[arg-type]
     with pytest.raises(ConfigError) as refused:
         rules.load()
     assert len(refused.value.problems) == 2
+
+
+async def test_RTE_3_own_policies_change_with_their_file_and_a_bad_one_keeps_the_old(tmp_path, caplog):
+    files = Files(tmp_path)
+    files.routes.write_text("routes: [{intent_prefix: i, require_capability: a, policy: mine}]\n")
+    assert await files.rules.reload()
+    for bad, words in (("mine: {nope: 1}", "no signal 'nope'"), ("mine: {capacity: -1}", "mine"),
+                       ("other: {capacity: 1}", "there is no policy 'mine'"), ("mine: {capacity: .nan}", "policies"),
+                       ("mine: {capacity: 0}", "sum to 0")):  # fmt: skip
+        caplog.clear()
+        files.config.write_text(f"router:\n  policies:\n    {bad}\n")
+        assert not await files.rules.reload()
+        assert "the old rules stay" in caplog.text
+        assert words in caplog.text
+        assert files.rules.policies.known["mine"].weights == {"capacity": 1.0}
+    assert f"{files.config}:2" in caplog.text
+    files.config.write_text("router: {policies: {mine: {weight: 1}}, policy: mine}\n")
+    assert await files.rules.reload()
+    assert files.rules.policies.known["mine"].weights == {"weight": 1.0}
+    assert files.rules.policies.policy.name == "mine"

@@ -316,3 +316,33 @@ def test_the_router_equals_a_look_at_every_instance(acts, overcommit):
         assert router.has_room() == any(
             one.inflight < max(one.max_concurrency, int(one.max_concurrency * overcommit)) for one in usable
         )
+
+
+def test_RTE_3_a_pool_takes_other_policies_while_it_routes():
+    heavy = Policy("mine", {"weight": 1.0}, 0.0)
+    free = Policy("mine", {"capacity": 1.0}, 0.0)
+
+    def made():
+        loaded = instance_of("loaded", 9, inflight=8)
+        loaded.weight = 100
+        return loaded, instance_of("empty", 9)
+
+    router = Router(free, 1.0, {"mine": free})
+    router.figures.heaviest = 100
+    for instance in made():
+        router.add(instance)
+        router.place(instance)
+    assert {pick(router, seed=seed) for seed in range(20)} == {"empty"}
+    router.redefine({"mine": heavy}, heavy)
+    fresh = Router(heavy, 1.0, {"mine": heavy})
+    fresh.figures.heaviest = 100
+    for instance in made():
+        fresh.add(instance)
+        fresh.place(instance)
+    for one in (router, fresh):
+        assert {pick(one, seed=seed) for seed in range(20)} == {"loaded"}
+    router.redefine({"mine": heavy}, heavy)
+    assert pick(router) == "loaded"
+    router.redefine({"other": free}, free)
+    assert {pick(router, seed=seed) for seed in range(20)} == {"empty"}
+    assert router.policy_of("mine") is free  # it is no longer declared

@@ -131,3 +131,28 @@ def test_a_server_does_not_start_with_bad_rules(tmp_path, rules):
     )
     assert ended.returncode == 2
     assert f"{rules.routes}:2: route 'a' names nobody" in ended.stderr
+
+
+def test_RTE_3_own_policies_of_a_running_server_change_with_its_file(tmp_path, rules):
+    config = tmp_path / "reach.yaml"
+    rules.write(config, "router:\n  policies:\n    mine: {capacity: 1}\n  pool_policies: {pay: mine}\n")
+    made = Server(tmp_path / "data", rules.environment, ["--config", str(config)])
+    with made as server, Plain(server.address) as plain:
+        register(plain, "pay", "refunds")
+
+        def policy() -> str:
+            task = task_pb2.TaskSpec(selector=task_pb2.Selector(capability="refunds"))
+            request = dispatch_pb2.PreviewRouteRequest(task=task)
+            decision = plain.call(plain.dispatching.PreviewRoute, request).decision
+            return f"{decision.policy} {decision.policy_hash}"
+
+        before = policy()
+        assert before.startswith("mine ")
+        rules.write(config, "router:\n  policies:\n    mine: {capacityy: 1}\n  pool_policies: {pay: mine}\n")
+        told = eventually(lambda: errors(server), "the bad file is told of")[0]
+        assert told.startswith(f"the old rules stay: {config}:2: router.policies.mine: there is no signal 'capacityy'")
+        assert policy() == before
+        rules.write(config, "router:\n  policies:\n    mine: {weight: 1}\n  pool_policies: {pay: mine}\n")
+        eventually(lambda: policy() != before, "the good file is taken")
+        assert policy().startswith("mine ")
+        assert not server.tracebacks()
