@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reach.core.chance import mix
 from reach.core.effects import Offer, Turn
 from reach.core.model import Instance, Task
 from reach.core.rows import AttemptRow, PinRow
@@ -77,16 +78,24 @@ class Assignment:
                     task.pending_reason = "pinned_instance_full"
                     return None
 
+        cold = pool.router.slow_start
+        back = cold.stand_back(mix(pool.seed, task.row)) if cold.cold else 0  # new sessions too come slowly
+
         def allowed(instance_id: str) -> bool:
             instance = pool.instances.get(instance_id)
             return (
                 instance is not None
                 and instance_id not in task.excluded
+                and not back >> instance.bit & 1
                 and instance.inflight + task.cost <= instance.max_concurrency
                 and pool.router.fits(instance, task.requirement, task.cost)
             )
 
-        proposed = pool.pins.ring.propose(f"{task.tenant}\0{task.session}", pool.pins.counts, allowed)
+        session = f"{task.tenant}\0{task.session}"
+        proposed = pool.pins.ring.propose(session, pool.pins.counts, allowed)
+        if proposed is None and back:
+            back = 0
+            proposed = pool.pins.ring.propose(session, pool.pins.counts, allowed)
         return pool.instances[proposed] if proposed is not None else None
 
     def assign(self, task: Task, instance: Instance, turn: Turn) -> None:
