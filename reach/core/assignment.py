@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from reach.core.chance import mix
 from reach.core.effects import Offer, Turn
-from reach.core.model import Instance, Task
-from reach.core.rows import AttemptRow, PinRow
+from reach.core.model import EffectKind, Instance, Task
+from reach.core.rows import AttemptRow, EffectRow, PinRow
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Fold, Kind, emit
 
@@ -137,8 +137,19 @@ class Assignment:
                     task.reserved,
                 )
             )
+        if task.effects is EffectKind.IRREVERSIBLE:
+            self._grant_by_sending(task, instance, turn)
         turn.sends.append(Offer(task, instance))
         self.pool.deadlines.watch(task, turn)
+
+    def _grant_by_sending(self, task: Task, instance: Instance, turn: Turn) -> None:
+        """A dialled agent that cannot ask may begin the effect as soon as it has the task (DLV-7)."""
+        endpoint = instance.endpoint
+        if task.effect_granted or endpoint is None or endpoint.asks_effects:
+            return
+        task.effect_granted = task.attempt
+        if not task.volatile:
+            turn.writes.effects.append(EffectRow(task.row, self.pool.shard, task.attempt, "sent", turn.wall_ms))
 
     def _begin_anew(self, task: Task, turn: Turn) -> None:
         """What earlier attempts said is void. Where we do not know what that was, readers are told so too."""

@@ -266,6 +266,17 @@ class Task:
         )
 
 
+class Endpoint(NamedTuple):
+    """Where an agent that is dialled serves. Opaque to the core, but for whether there is one."""
+
+    url: str
+    auth_reference: str = ""
+    rejoins: bool = False
+    """Execute of an attempt that runs there, or has ended there, joins it (feature `rejoin`)."""
+    asks_effects: bool = False
+    """It asks before it begins an irreversible effect (feature `effects`); else sending is the grant (DLV-7)."""
+
+
 class Profile(NamedTuple):
     """The static part of a registration: what filters look at. Equal profiles are one object in a pool."""
 
@@ -288,13 +299,13 @@ class Instance:
 
     __slots__ = (
         "agent_id", "availability", "availability_until_ms", "base", "beat_ms", "beats", "beats_expected_from_ms",
-        "bit", "blocked_by", "boot_id", "bucket", "conditions", "dialled", "done", "failed", "frame_marks",
-        "generation", "health", "health_since_ms", "heard", "heartbeat_ms", "history", "inflight", "instance_id",
-        "last_probe_error", "latency_ms", "link", "max_concurrency", "methods", "missed_since_ms", "moved_ms",
-        "pool_key", "priority", "probe_due_ms", "probe_loss", "probe_rtt_ms", "probe_status", "probed_ms", "probes",
-        "profile", "ramp", "reach_score", "ready", "ready_ms", "registered_wall_ms", "registration", "reopened_ms",
-        "revision", "running", "stale_boots", "started_ms", "status", "suspected", "timer_slot", "told", "unready_ms",
-        "warnings", "weight",
+        "bit", "blocked_by", "boot_id", "bucket", "conditions", "dialled", "done", "endpoint", "failed",
+        "frame_marks", "generation", "health", "health_since_ms", "heard", "heartbeat_ms", "history", "inflight",
+        "instance_id", "last_probe_error", "latency_ms", "link", "max_concurrency", "methods", "missed_since_ms",
+        "moved_ms", "pool_key", "priority", "probe_due_ms", "probe_loss", "probe_rtt_ms", "probe_status", "probed_ms",
+        "probes", "profile", "ramp", "reach_score", "ready", "ready_ms", "registered_wall_ms", "registration",
+        "reopened_ms", "revision", "running", "stale_boots", "started_ms", "status", "suspected", "timer_slot", "told",
+        "unready_ms", "warnings", "weight",
     )  # fmt: skip
 
     def __init__(self, instance_id: str, profile: Profile, pool_key: PoolKey) -> None:
@@ -316,6 +327,8 @@ class Instance:
         self.heartbeat_ms = 5_000
         self.link: Any = None
         """The transport that reaches it; None while there is none. Opaque to the core."""
+        self.endpoint: Endpoint | None = None
+        """Where it is dialled; None if it dials us."""
         self.running: dict[TaskKey, Task] = {}
         self.inflight = 0
         """Slots that its running tasks take."""
