@@ -183,8 +183,8 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Iterat
 def _converted(kind: Any, item: _Given) -> object:
     """A value as its field wants it; msgspec.ValidationError or ValueError if it cannot be that."""
     value = item.value
-    if item.is_text and kind is _FIELDS["server.client_identities"]:
-        value = yaml.safe_load(str(value))  # the one field that is no single word
+    if item.is_text and kind in (_FIELDS["server.client_identities"], _FIELDS["agents.auth"]):
+        value = yaml.safe_load(str(value))  # the fields that are no single words
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("must be a finite number")
     converted = msgspec.convert(value, kind, strict=not item.is_text)

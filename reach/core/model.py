@@ -275,6 +275,8 @@ class Endpoint(NamedTuple):
     """Execute of an attempt that runs there, or has ended there, joins it (feature `rejoin`)."""
     asks_effects: bool = False
     """It asks before it begins an irreversible effect (feature `effects`); else sending is the grant (DLV-7)."""
+    keeps_alive: bool = False
+    """Its server allows pings each 10 s (feature `keepalive`); one with gRPC's defaults would cut us off for them."""
 
 
 class Profile(NamedTuple):

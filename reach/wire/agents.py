@@ -6,6 +6,7 @@ import math
 import secrets
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from agentreach.v1 import agent_pb2, attempt_pb2, error_pb2, event_pb2
 from reach.core import events as ev
@@ -78,7 +79,10 @@ def _read_endpoint(r: agent_pb2.Registration) -> Endpoint | None:
     for endpoint in r.endpoints:
         check_id("registration.endpoints.url", endpoint.url)
         check_id("registration.endpoints.auth_reference", endpoint.auth_reference)
-        scheme = endpoint.url.partition(":")[0].lower() if endpoint.url else "stream"
+        try:
+            scheme = urlsplit(endpoint.url).scheme if endpoint.url else "stream"
+        except ValueError:  # such as an open bracket
+            scheme = "no URL"
         if scheme in ("http", "https", "a2a+https"):
             message = f"endpoints of kind {scheme} are not built yet: serve gRPC, or open an Attach stream"
             raise Internal(message, Reason.NOT_IMPLEMENTED)
@@ -87,7 +91,11 @@ def _read_endpoint(r: agent_pb2.Registration) -> Endpoint | None:
                 raise invalid("registration.endpoints", "names two addresses to dial; one instance has one")
             read_address(endpoint.url)
             features = frozenset(r.features)
-            found = Endpoint(endpoint.url, endpoint.auth_reference, "rejoin" in features, "effects" in features)
+            found = Endpoint(
+                endpoint.url,
+                endpoint.auth_reference,
+                *(name in features for name in ("rejoin", "effects", "keepalive")),
+            )
         elif scheme != "stream":
             text = f"{endpoint.url!r} is none of stream:, grpc://, http(s)://, a2a+https://"
             raise invalid("registration.endpoints", text)
