@@ -229,11 +229,12 @@ class Dialled:
         endpoint = self.joining.endpoint
         assert endpoint is not None
         try:
-            route, _ = await self._dialler.route(self.tenant, endpoint)
+            route, warnings = await self._dialler.route(self.tenant, endpoint)
         except ReachError as error:
             if self.instance is not None:
                 self.post(ev.Probed(self.instance, False, 0.0, error.message))
             return error.message
+        self.joining.warnings = tuple(warnings)
         await self._take(route, endpoint)
         if route is None and self.instance is not None:
             self.post(ev.Probed(self.instance, False, 0.0, "it has no address that may be dialled"))
