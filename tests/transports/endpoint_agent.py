@@ -1,4 +1,4 @@
-"""Agents that are dialled, made of nothing but grpcio and the generated stubs, as somebody without the SDK writes them."""
+"""Agents that are dialled, made of nothing but grpcio and the generated stubs, as one without the SDK writes them."""
 
 from __future__ import annotations
 
