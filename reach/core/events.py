@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from reach.core.model import Availability, Content, Endpoint, Fault, Instance, Profile, Task
+from reach.core.endpoint import Endpoint
+from reach.core.model import Availability, Content, Fault, Instance, Profile, Task
 from reach.core.stream import Delta, Reader
 
 

@@ -170,7 +170,7 @@ class Reach:
               running: list[tuple[str, str, int, int]], status: dict[str, Any]) -> Pool:  # fmt: skip
         """Opens a link; `link.welcome` hears when it is open."""
         self.check_type(tenant, joining.instance_id, agent_type)
-        joining.endpoint = None  # it is here: whoever holds a stream is not dialled
+        joining.endpoint, joining.dialled = None, False  # it is here: whoever holds a stream is not dialled
         event = ev.Joined(joining, self.host.next_revision(), link, running, status)
         return self.host.join(PoolKey(tenant, agent_type), event)
 

@@ -13,7 +13,8 @@ from typing import Any, Final, Protocol
 
 from agentreach.v1 import endpoint_pb2
 from reach.core import events as ev
-from reach.core.model import Endpoint, Fault, Health, Instance, PoolKey
+from reach.core.endpoint import Endpoint
+from reach.core.model import Fault, Health, Instance, PoolKey
 from reach.core.pool import Pool
 from reach.errors import ErrorClass, ReachError, Reason, error_of
 from reach.runtime.reach_api import Reach
@@ -266,6 +267,8 @@ class Dialled:
             raise error_of(taken.error_class, taken.reason, taken.message, metadata=taken.metadata)
         self.instance = taken
         self._unnamed.clear()
+        self._serving = True
+        self.post(ev.Checked(taken, True, None, None, ""))  # it has answered one, so that counts as its first beat
         return taken
 
     @staticmethod

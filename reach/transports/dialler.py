@@ -7,7 +7,8 @@ import socket
 from typing import Final
 
 from reach.core import events as ev
-from reach.core.model import Endpoint, Fault, Instance
+from reach.core.endpoint import Endpoint
+from reach.core.model import Fault, Instance
 from reach.errors import Reason, ResourceExhausted, error_of
 from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach

@@ -16,7 +16,8 @@ import grpc
 from agentreach.v1 import attempt_pb2, endpoint_pb2
 from reach.core import events as ev
 from reach.core.effects import Welcome
-from reach.core.model import Endpoint, Fault, Instance, Task
+from reach.core.endpoint import Endpoint
+from reach.core.model import Fault, Instance, Task
 from reach.core.pool import Pool
 from reach.errors import ErrorClass, Reason
 from reach.runtime.reach_api import Reach

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 from agentreach.v1 import agent_pb2, attempt_pb2, error_pb2, event_pb2
 from reach.core import events as ev
+from reach.core.endpoint import Endpoint
 from reach.core.health import reach_score_of
-from reach.core.model import Availability, EffectKind, Endpoint, Fault, Instance, Profile
+from reach.core.model import Availability, EffectKind, Fault, Instance, Profile
 from reach.core.pool import Pool
 from reach.core.signals import load
 from reach.core.stream import Delta, Mode, size_in_bytes

@@ -24,7 +24,7 @@ class EndpointAgent(endpoint_pb2_grpc.AgentEndpointServiceServicer):
         self.agent_type = self.agent_id = unique("dialled")
         self.instance_id = unique("instance")
         self.boot_id = self.said_boot = unique("boot")
-        self.status: dict[str, Any] = {}
+        self.status: dict[str, Any] = {"ready": True}
         self.runs: list[Any] | None = None
         """Attempts that Check names; None: those whose Execute is open."""
         self.check_error: grpc.StatusCode | None = None

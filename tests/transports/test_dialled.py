@@ -61,6 +61,15 @@ async def test_HLT_4_what_checks_say_is_the_status(node, stubs):
         await eventually(lambda: instance_of(node, agent).max_concurrency == 7)
 
 
+async def test_HLT_10_an_agent_that_never_says_whether_it_is_ready_is_taken_for_ready_by_its_second_beat(node, stubs):
+    agent = EndpointAgent()
+    agent.status = {}
+    async with serving(agent):
+        answer = await agent.register(stubs)
+        assert answer.blocked_by == "not_ready"  # the check was its first
+        await eventually(lambda: not instance_of(node, agent).blocked_by, seconds=1)
+
+
 async def test_HLT_3_good_probes_are_beats_and_have_a_round_trip(node, stubs):
     agent = EndpointAgent()
     async with serving(agent):
