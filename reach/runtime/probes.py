@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_MS: Final = 200
 """How soon after a probe we ask the core for the time of the next one: it has judged the last one by then."""
 SKIPPED_MS: Final = 1_000
-"""When a probe that was skipped comes again."""
+"""A probe or check that was skipped comes again within this time; many of them spread over it, so that they do not meet
+again, as they would after a restart for ever."""
 
 
 class Target(Protocol):
@@ -117,7 +118,7 @@ class Probes:
         elif len(self._running) >= self._at_once:
             self.skipped += 1
             if not hasty:
-                self._push(now + (self._check_ms if is_check else SKIPPED_MS), is_check, target)
+                self._push(now + LOOK_AGAIN_MS + self._number * 389 % (SKIPPED_MS - LOOK_AGAIN_MS), is_check, target)
             self._hasty.discard(target)
         else:
             self._hasty.discard(target)

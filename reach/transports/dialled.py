@@ -102,7 +102,7 @@ class Dialled:
             self.post(ev.Checked(instance, True, {"ready": sounding.serving}, None, ""))
         if sounding.ok and not self.up and not self.lock.locked():
             async with self.lock:
-                await self._say_hello(await self.look())
+                self._say_hello(await self.look())
 
     async def check(self) -> None:
         """HLT-4."""
@@ -120,7 +120,7 @@ class Dialled:
             self._checked(instance, checkup.answer, knows=checkup.knows)
         else:
             async with self.lock:
-                await self._say_hello(checkup)
+                self._say_hello(checkup)
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -241,17 +241,18 @@ class Dialled:
             self.post(ev.Probed(self.instance, False, 0.0, "it has no address that may be dialled"))
         return None
 
-    async def hello(self, checkup: Checkup) -> Instance:
-        """Opens a link on what the agent said of itself.
+    def hello(self, checkup: Checkup) -> DialledLink:
+        """Opens a link on what the agent said of itself; `opened` of the link says whether the core took it.
 
         Raises:
-            ReachError: The core refuses it.
+            InvalidRequest: The status in the answer cannot be read.
         """
         dialler, joining, answer, route = self._dialler, self.joining, checkup.answer, self._route
         endpoint = joining.endpoint
         assert answer is not None
         assert route is not None
         assert endpoint is not None
+        status = read_status(answer.status)
         key = PoolKey(self.tenant, self.agent_type)
         pool = dialler.reach.host.pool(key)
         link = DialledLink(dialler.reach, self.tenant, pool, endpoint, route, lambda: dialler.hasten(self))
@@ -260,16 +261,28 @@ class Dialled:
         former, self._link = self._link, link
         if former is not None:
             former.shut()
-        event = ev.Joined(joining, dialler.reach.host.next_revision(), link, link.running, read_status(answer.status))
+        self._serving = True
+        self._unnamed.clear()
+        event = ev.Joined(joining, dialler.reach.host.next_revision(), link, link.running, status)
         self.pool = dialler.reach.host.join(key, event)
+        return link
+
+    async def opened(self, link: DialledLink) -> Instance:
+        """Waits for the core to take a link, for the first time.
+
+        Raises:
+            ReachError: It does not.
+        """
         taken = await link.opened
         if isinstance(taken, Fault):
             raise error_of(taken.error_class, taken.reason, taken.message, metadata=taken.metadata)
         self.instance = taken
-        self._unnamed.clear()
-        self._serving = True
-        self.post(ev.Checked(taken, True, None, None, ""))  # it has answered one, so that counts as its first beat
+        self.first_beat(taken)
         return taken
+
+    def first_beat(self, instance: Instance) -> None:
+        """It has answered a check, so that counts as one."""
+        self.post(ev.Checked(instance, True, None, None, ""))
 
     @staticmethod
     def _last_of(pool: Pool, name: Name, *, rejoins: bool) -> int:
@@ -278,7 +291,7 @@ class Dialled:
         last = task.attempt_sequence if task is not None else 0
         return last or int(rejoins)
 
-    async def _say_hello(self, checkup: Checkup) -> None:
+    def _say_hello(self, checkup: Checkup) -> None:
         """A hello that nobody waits for."""
         instance = self.instance
         if instance is None or self.gone or self.up or self._dialler.reach.stopping:
@@ -287,9 +300,11 @@ class Dialled:
             self.post(ev.Checked(instance, False, None, None, checkup.error))
             return
         try:
-            await self.hello(checkup)
+            self.hello(checkup)
         except ReachError as error:
             self.post(ev.Checked(instance, False, None, None, error.message))
+        else:
+            self.first_beat(instance)
 
     async def close(self) -> None:
         """Ends all that is open; the core is told nothing."""

@@ -20,6 +20,8 @@ from reach.wire.requests import invalid
 
 TARGETS: Final = 10_000
 """Instances that one node dials."""
+REGISTRATIONS: Final = 64
+"""Registrations that are checked at the same time; others wait."""
 LOOKUP_S: Final = 2.0
 """How long a name may take to be looked up."""
 
@@ -46,6 +48,7 @@ class Dialler:
         self.probes = probes
         self.settings = settings
         self._targets: dict[tuple[str, str], Dialled] = {}
+        self._registering = asyncio.Semaphore(REGISTRATIONS)
         self._closing: set[asyncio.Task[None]] = set()
         self.timeout_s = settings.timeout_s
         self.beat_ms = max(1_000, min(60_000, settings.interval_ms))
@@ -66,7 +69,7 @@ class Dialler:
             if len(self._targets) >= TARGETS:
                 raise ResourceExhausted(f"this node dials {TARGETS} agents, which is the limit", Reason.RATE_LIMITED)
             target = Dialled(self, tenant, agent_type, joining)
-        async with target.lock:
+        async with self._registering, target.lock:
             self.reach.check_type(tenant, joining.instance_id, agent_type)
             await target.prepare(joining)
             checkup = await target.look()
@@ -77,7 +80,7 @@ class Dialler:
                 target.instance = await reply.future
                 target.pool = self.reach.host.pool(target.instance.pool_key)
             else:
-                await target.hello(checkup)
+                await target.opened(target.hello(checkup))
         if self._targets.get(key) is not target:
             self._targets[key] = target
             self.probes.add(target)

@@ -57,6 +57,9 @@ def fault_of_end(failure: grpc.aio.AioRpcError) -> Fault:
     if code is _C.RESOURCE_EXHAUSTED and "larger than max" in said:  # gRPC's own words: nothing else tells them apart
         message = f"the agent sent a message that is too large: {said}"
         return Fault(ErrorClass.INVALID_REQUEST, Reason.RESULT_TOO_LARGE, message)
+    if "RST_STREAM" in said:  # a proxy, or the peer's HTTP/2 layer, not the agent's code
+        message = f"the call was reset: {said}"
+        return Fault(ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, message, {"grpc_code": code.name})
     error_class, reason, what = _MEANINGS.get(code, (ErrorClass.INTERNAL, Reason.AGENT_CRASHED, "the agent broke"))
     message = f"{what}: {said} ({code.name})" if said else f"{what} ({code.name})"
     return Fault(error_class, reason, message, {"grpc_code": code.name})
