@@ -134,6 +134,8 @@ class EndpointLink:
 
     def beat(self) -> None:
         """Something changed: says so now, and does not wait to be asked."""
+        if self.attempts.draining:
+            self.connection.settle()
         if self.welcomed.is_set():
             self._own(self._beat())
 
