@@ -254,3 +254,63 @@ async def test_REG_6_0_0_0_0_is_warned_of(stubs):
     async with serving(agent):
         answer = await agent.register(stubs, endpoints=[{"url": f"grpc://0.0.0.0:{agent.port}"}])
     assert "no address to connect to" in answer.warnings[0]
+
+
+@pytest.mark.parametrize("ends", ["report", "silence"])
+async def test_HAZ4_an_attempt_that_cannot_be_joined_is_adopted_and_reported_or_given_up(node, stubs, ends):
+    """A connection broke; the agent goes on with what it has, as its checks say, but it cannot be joined."""
+    agent = EndpointAgent(wait=forever)
+    async with serving(agent):
+        await agent.register(stubs)
+        asked = asyncio.create_task(ask(stubs, agent, "wait", task_id=f"adopted-{ends}", retry={}))
+        await eventually(lambda: agent.open)
+    agent.runs = [{"task_id": f"adopted-{ends}", "attempt": 1}]
+    async with serving(agent, agent.port):
+        instance = instance_of(node, agent)
+        await eventually(lambda: not instance.blocked_by and instance.running)
+        await asyncio.sleep(1.2)  # checks name it: it goes on
+        assert [offer.attempt for offer in agent.executed] == [1]
+        if ends == "report":
+            reporter = {"instance_id": agent.instance_id, "boot_id": agent.boot_id}
+            result = {"key": agent.runs[0], "output": {"text": "by report"}}
+            await stubs.result.ReportResult(pb.ReportResultRequest(reporter=reporter, result=result))
+            answer = await asked
+            assert (answer.state, answer.attempts, answer.output.text) == (SUCCEEDED, 1, "by report")
+        else:
+            agent.acts.clear()
+            agent.runs = None
+            answer = await asked
+            assert (answer.state, answer.attempts, answer.output.text) == (SUCCEEDED, 2, "done")
+
+
+async def test_HAZ4_what_nobody_waits_for_any_more_is_cancelled_at_the_agent(node, stubs):
+    agent = EndpointAgent()
+    async with serving(agent):
+        agent.runs = [{"task_id": "of-long-ago", "attempt": 3}]
+        await agent.register(stubs)
+        await eventually(lambda: agent.cancelled)
+        assert [(key.task_id, key.attempt) for key in agent.cancelled] == [("of-long-ago", 3)]
+
+
+async def test_A9_pings_go_only_to_servers_that_allow_them(stubs, monkeypatch):
+    """A server with gRPC's defaults cuts off a client that pings each 10 s while a task is quiet."""
+    made: list[dict[str, object]] = []
+    insecure = grpc.aio.insecure_channel
+
+    def record(target, options=(), **more):
+        if target.endswith(f":{agent.port}"):
+            made.append(dict(options))
+        return insecure(target, options=options, **more)
+
+    agent = EndpointAgent()
+    monkeypatch.setattr(grpc.aio, "insecure_channel", record)
+    async with serving(agent):
+        for features in ([], ["keepalive"]):
+            made.clear()
+            agent.boot_id = agent.said_boot = unique("boot")
+            await agent.register(stubs, features=features)
+            pings = ["grpc.keepalive_time_ms" in options for options in made]
+            assert pings == [False, bool(features)]  # the probes' channel, then that of the work
+            wanted = {"grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"} if features else set()
+            assert wanted <= set(made[-1])
+            assert all(options["grpc.enable_http_proxy"] == 0 for options in made)
