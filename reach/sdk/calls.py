@@ -21,11 +21,13 @@ floods its progress meets this; the oldest progress then goes."""
 class Call:
     """One Execute call."""
 
-    __slots__ = ("_over", "_waiting", "_wakes", "key", "number")
+    __slots__ = ("_over", "_waiting", "_wakes", "key", "number", "replayed")
 
     def __init__(self, key: Key, number: int) -> None:
         self.key = key
         self.number = number
+        self.replayed = 0
+        """Number of the last delta that is said again: room for it was given when the call began."""
         self._waiting: deque[endpoint_pb2.ExecuteResponse] = deque()
         self._wakes: asyncio.Future[None] | None = None
         self._over = False
@@ -152,6 +154,7 @@ class Calls:
             for item in items or ():
                 self.put(item)
             running.flow.begin_again()
+            call.replayed = running.flow.last
         return call
 
     @staticmethod
@@ -162,7 +165,8 @@ class Calls:
     def written(self, call: Call, response: endpoint_pb2.ExecuteResponse) -> None:
         """gRPC has taken a response: there is room for more, and an outcome is on its way."""
         for delta in response.deltas:
-            self._attempts.credited(call.key, call.number, size_in_bytes(content_of(delta.delta.payload)[1]))
+            if delta.attempt_sequence > call.replayed:
+                self._attempts.credited(call.key, call.number, size_in_bytes(content_of(delta.delta.payload)[1]))
         if response.HasField("result"):
             size = response.ByteSize()
             self._sent[call.key] = (call.number, size)

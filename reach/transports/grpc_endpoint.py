@@ -82,7 +82,7 @@ class Route:
         target = f"{family}:{','.join(spots)}"
         if not address.tls:
             return grpc.aio.insecure_channel(target, options=options)
-        options.append(("grpc.ssl_target_name_override", address.host))
+        # The certificate must be for the authority, which is the name that was given.
         return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(self.tls_roots), options=options)
 
 

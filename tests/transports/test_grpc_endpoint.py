@@ -66,6 +66,19 @@ async def test_STR_1_its_events_are_those_of_an_attach_agent(stubs):
     await caller.close()
 
 
+async def test_STR_4_repeats_are_dropped_and_take_no_room(stubs):
+    async def act(_agent, _offer, _context):
+        for _ in range(20):
+            yield frame(deltas=[delta("x" * 65_536, attempt_sequence=1)])
+        yield frame(deltas=[delta("y", attempt_sequence=2)], result={"folded": {"last_attempt_sequence": 2}})
+
+    agent = EndpointAgent(repeat=act)
+    async with serving(agent):
+        await agent.register(stubs)
+        result = await ask(stubs, agent, "repeat")
+    assert result.output.text == "x" * 65_536 + "y"
+
+
 ENDS: list[tuple[Any, str, int]] = [
     (grpc.StatusCode.UNAVAILABLE, "AGENT_UNAVAILABLE", DEAD),
     (grpc.StatusCode.RESOURCE_EXHAUSTED, "AGENT_BUSY", DEAD),

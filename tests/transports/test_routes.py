@@ -192,3 +192,28 @@ async def _next_probe(instance: Any) -> None:
     before = list(instance.probes)
     mark = instance.probe_due_ms
     await eventually(lambda: instance.probe_due_ms != mark or instance.probes != before)
+
+
+@pytest.mark.asyncio
+async def test_HLT_3_an_unreachable_agent_is_left_alone_between_its_probes(tmp_path):
+    """A gRPC channel would go on trying to connect by itself, each second, for ever."""
+    connections = 0
+
+    def count(_reader: Any, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        writer.close()
+
+    agent = EndpointAgent()
+    server = await asyncio.start_server(count, "127.0.0.1", 0)
+    agent.port = server.sockets[0].getsockname()[1]
+    settings = {**QUICK, "probe__unreachable_interval": 60, "probe__check_interval": 3600}
+    async with running(tmp_path / "node", **settings) as node, Stubs(node.port) as stubs:
+        await agent.register(stubs)
+        _, instance = node.reach.instance("default", agent.instance_id)
+        await eventually(lambda: instance.probe_status == "unreachable")
+        await asyncio.sleep(0.5)
+        before = connections
+        await asyncio.sleep(2.5)
+        assert connections == before
+    server.close()
