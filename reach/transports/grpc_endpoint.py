@@ -23,7 +23,7 @@ from reach.errors import ErrorClass, Reason
 from reach.runtime.reach_api import Reach
 from reach.transports.executions import GRACE_S, Execution
 from reach.wire.addresses import Address
-from reach.wire.attempts import fill_offer
+from reach.wire.attempts import offer_of
 
 log = logging.getLogger(__name__)
 
@@ -167,8 +167,7 @@ class DialledLink:
     def _execute(self, task: Task, traceparent: str, last: int) -> None:
         if self._gone or (*task.key, task.attempt) in self._executions:
             return
-        request = endpoint_pb2.ExecuteRequest()
-        fill_offer(request.offer, task, self.tenant, traceparent)
+        request = endpoint_pb2.ExecuteRequest(offer=offer_of(task, self.tenant, traceparent))
         limit = task.start_to_close_ms
         timeout_s = limit / 1_000 + DEADLINE_MARGIN_S if limit is not None else None
         execution = Execution(self, task.tenant, task.task_id, task.attempt, last)

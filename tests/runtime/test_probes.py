@@ -153,7 +153,7 @@ async def test_run_sleeps_until_the_next_is_due_and_wakes_for_new_ones():
             return now()
 
         @property
-        def now(self) -> int:  # type: ignore[override]
+        def now(self) -> int:
             return now()
 
         @now.setter
