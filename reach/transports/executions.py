@@ -103,7 +103,8 @@ class Execution:
                     await self._waiter
             self._ended(None)
         except grpc.aio.AioRpcError as failure:
-            self._ended(failure)
+            broken = failure.code() is _C.UNAVAILABLE and await self.link.connection.is_broken()
+            self._ended(failure, broken=broken)
         except asyncio.CancelledError:
             if not call.cancelled() or _is_cancelled():
                 raise
@@ -211,7 +212,7 @@ class Execution:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _ended(self, failure: grpc.aio.AioRpcError | None) -> None:
+    def _ended(self, failure: grpc.aio.AioRpcError | None, *, broken: bool = False) -> None:
         """The call is over."""
         if self.over:
             return
@@ -220,15 +221,14 @@ class Execution:
         elif failure is None:
             message = "the agent ended the call without a result"
             self._tell(Fault(ErrorClass.INTERNAL, Reason.PROTOCOL_VIOLATION, message))
-        elif failure.code() is _C.UNAVAILABLE and self.link.connection.broken:
+        elif broken:
             details = bounded_text(failure.details() or "", 256)
             if details.startswith("failed to connect"):
                 self._tell_unbegun(None, details)
             self.link.lost(details)
         else:
             fault = fault_of_end(failure)
-            refused = fault.error_class in (ErrorClass.UNAVAILABLE, ErrorClass.RESOURCE_EXHAUSTED)
-            if refused and not self.heard:  # by the contract, it has not begun
+            if not self.heard and _is_refusal(failure, fault):  # by the contract, it has not begun
                 self._tell_unbegun(fault, "")
             else:
                 self._tell(fault)
@@ -252,6 +252,14 @@ class Execution:
         instance = self.link.instance
         assert instance is not None
         return ev.Reported(instance, *self.name)
+
+
+def _is_refusal(failure: grpc.aio.AioRpcError, fault: Fault) -> bool:
+    """Whether an agent has certainly refused an attempt. UNAVAILABLE with nothing beside it is what gRPC itself says of
+    a connection that breaks, so it says nothing of what the agent has begun."""
+    if fault.error_class is ErrorClass.RESOURCE_EXHAUSTED:
+        return True
+    return fault.error_class is ErrorClass.UNAVAILABLE and bool(failure.trailing_metadata())
 
 
 def _is_cancelled() -> bool:

@@ -32,6 +32,8 @@ MARGIN_BYTES: Final = 256 << 10
 """What a message may have beside one payload of the largest size."""
 DEADLINE_MARGIN_S: Final = 5.0
 """How much later than our own time limit the agent's deadline is: it is told to stop first, and has a grace for it."""
+STATE_LAG_S: Final = (0.0, 0.005, 0.02)
+"""When we look whether a channel is down, one after the other."""
 
 _KEEPALIVE: Final = (
     # All three are needed: without ping_timeout_ms a frozen peer is noticed only after a minute.
@@ -96,10 +98,14 @@ class Connection:
         self._cancel: Any = self._channel.unary_unary(f"{SERVICE}Cancel")
         self._channel.get_state(try_to_connect=True)
 
-    @property
-    def broken(self) -> bool:
-        """The transport is not up, so that a call which just ended UNAVAILABLE was not ended by the agent."""
-        return self._channel.get_state() is not grpc.ChannelConnectivity.READY
+    async def is_broken(self) -> bool:
+        """Whether the transport is down, so that a call which just ended UNAVAILABLE was not ended by the agent. Calls
+        can end a moment before the channel says so."""
+        for pause_s in STATE_LAG_S:
+            await asyncio.sleep(pause_s)
+            if self._channel.get_state() is not grpc.ChannelConnectivity.READY:
+                return True
+        return False
 
     def execute(self, request: bytes, timeout_s: float | None) -> Any:
         """Begins an attempt; a call to be read."""

@@ -185,10 +185,17 @@ async def test_DLV_7_sending_an_irreversible_task_is_its_grant(stubs):
         await server.stop(0)
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
-async def test_DLV_7_a_refusal_before_it_began_takes_the_grant_back(stubs, code):
+@pytest.mark.parametrize(
+    ("code", "trailing", "certain"),
+    [
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, (), True),
+        (grpc.StatusCode.UNAVAILABLE, (("why", "full"),), True),
+        (grpc.StatusCode.UNAVAILABLE, (), False),  # gRPC says the same of a connection that breaks
+    ],
+)
+async def test_DLV_7_a_refusal_before_it_began_takes_the_grant_back(stubs, code, trailing, certain):
     async def full(_agent, _offer, context):
-        await context.abort(code, "full")
+        await context.abort(code, "full", trailing)
         yield
 
     first, second = EndpointAgent(do=full), EndpointAgent()
@@ -199,6 +206,10 @@ async def test_DLV_7_a_refusal_before_it_began_takes_the_grant_back(stubs, code)
         await eventually(lambda: first.executed)
         await second.register(stubs)
         result = await asked
+    if not certain:
+        assert reason_name(result.error) == "OUTCOME_UNKNOWN"
+        assert not second.executed
+        return
     assert (result.state, result.instance_id) == (SUCCEEDED, second.instance_id)
     assert not second.executed[0].effect_granted
 

@@ -64,8 +64,9 @@ class AgentEndpointServiceServicer:
         Called again for an attempt that runs or has ended only with the feature `rejoin`: the call joins it, and says its
         deltas from the first again, or, if some are no longer held, its whole output with the outcome.
         Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere; before the first frame they say that it was not
-        begun. INVALID_ARGUMENT refuses the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are
-        failures of the task; DEADLINE_EXCEEDED is a timeout; UNKNOWN, INTERNAL and DATA_LOSS are crashes.
+        begun (UNAVAILABLE only with trailing metadata: without, it could be a broken connection). INVALID_ARGUMENT refuses
+        the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are failures of the task;
+        DEADLINE_EXCEEDED is a timeout; UNKNOWN, INTERNAL and DATA_LOSS are crashes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -41,8 +41,9 @@ class AgentEndpointServiceStub:
     Called again for an attempt that runs or has ended only with the feature `rejoin`: the call joins it, and says its
     deltas from the first again, or, if some are no longer held, its whole output with the outcome.
     Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere; before the first frame they say that it was not
-    begun. INVALID_ARGUMENT refuses the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are
-    failures of the task; DEADLINE_EXCEEDED is a timeout; UNKNOWN, INTERNAL and DATA_LOSS are crashes.
+    begun (UNAVAILABLE only with trailing metadata: without, it could be a broken connection). INVALID_ARGUMENT refuses
+    the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are failures of the task;
+    DEADLINE_EXCEEDED is a timeout; UNKNOWN, INTERNAL and DATA_LOSS are crashes.
     """
     Cancel: _grpc.UnaryUnaryMultiCallable[_endpoint_pb2.CancelRequest, _endpoint_pb2.CancelResponse]
     """Stops working on one attempt. Safe to retry; OK also if it is not running.
@@ -67,8 +68,9 @@ class AgentEndpointServiceAsyncStub(AgentEndpointServiceStub):
     Called again for an attempt that runs or has ended only with the feature `rejoin`: the call joins it, and says its
     deltas from the first again, or, if some are no longer held, its whole output with the outcome.
     Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere; before the first frame they say that it was not
-    begun. INVALID_ARGUMENT refuses the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are
-    failures of the task; DEADLINE_EXCEEDED is a timeout; UNKNOWN, INTERNAL and DATA_LOSS are crashes.
+    begun (UNAVAILABLE only with trailing metadata: without, it could be a broken connection). INVALID_ARGUMENT refuses
+    the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are failures of the task;
+    DEADLINE_EXCEEDED is a timeout; UNKNOWN, INTERNAL and DATA_LOSS are crashes.
     """
     Cancel: _aio.UnaryUnaryMultiCallable[_endpoint_pb2.CancelRequest, _endpoint_pb2.CancelResponse]  # type: ignore[assignment]
     """Stops working on one attempt. Safe to retry; OK also if it is not running.
@@ -96,8 +98,9 @@ class AgentEndpointServiceServicer(metaclass=_abc_1.ABCMeta):
         Called again for an attempt that runs or has ended only with the feature `rejoin`: the call joins it, and says its
         deltas from the first again, or, if some are no longer held, its whole output with the outcome.
         Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere; before the first frame they say that it was not
-        begun. INVALID_ARGUMENT refuses the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are
-        failures of the task; DEADLINE_EXCEEDED is a timeout; UNKNOWN, INTERNAL and DATA_LOSS are crashes.
+        begun (UNAVAILABLE only with trailing metadata: without, it could be a broken connection). INVALID_ARGUMENT refuses
+        the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are failures of the task;
+        DEADLINE_EXCEEDED is a timeout; UNKNOWN, INTERNAL and DATA_LOSS are crashes.
         """
 
     @_abc_1.abstractmethod
