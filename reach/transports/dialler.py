@@ -9,7 +9,7 @@ from typing import Final
 from reach.core import events as ev
 from reach.core.endpoint import Endpoint
 from reach.core.model import Fault, Instance
-from reach.errors import Reason, ResourceExhausted, error_of
+from reach.errors import InvalidRequest, Reason, ResourceExhausted, error_of
 from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
 from reach.transports.credentials import Credentials
@@ -71,6 +71,7 @@ class Dialler:
             target = Dialled(self, tenant, agent_type, joining)
         async with self._registering, target.lock:
             self.reach.check_type(tenant, joining.instance_id, agent_type)
+            self._check_boot(tenant, joining)
             await target.prepare(joining)
             checkup = await target.look()
             renewed = target.instance is not None and target.instance.boot_id != joining.boot_id
@@ -87,6 +88,14 @@ class Dialler:
         assert target.instance is not None
         found = [f"the check failed: {checkup.error}"] if checkup.error else []
         return target.instance, found
+
+    def _check_boot(self, tenant: str, joining: ev.Joining) -> None:
+        """A process that was replaced must not turn the calls for its successor to itself (REG-2)."""
+        key = self.reach.host.directory.where(tenant, joining.instance_id)
+        known = self.reach.host.pool(key).instances.get(joining.instance_id) if key is not None else None
+        if known is not None and joining.boot_id in known.stale_boots:
+            message = f"a newer process of {joining.instance_id!r} has registered; this one is stale"
+            raise InvalidRequest(message, Reason.STALE_GENERATION)
 
     def resume(self) -> int:
         """After a restart: dials what the journal knows. Returns how many instances that are."""

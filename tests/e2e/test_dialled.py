@@ -119,6 +119,28 @@ def test_HLT_3_a_stopped_agent_gets_nothing_and_works_again_afterwards(plain, st
     eventually(lambda: not out(plain, "stopped"), "it is back", seconds=3)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"interval": "0.5", "retry_interval": "0.2", "timeout": "0.3", "unreachable_interval": "0.5"}],
+    ids=["quick"],
+)
+def test_HLT_6_a_stopped_agent_keeps_its_work_and_goes_on_with_it(plain, start_agents, log):
+    """Suspicion bars it from new work; what it has waits for it."""
+    (agent,) = start_agents(1, *LISTEN)
+    start_agents(1, *LISTEN)
+    plain.dispatch(spec("sleep", {"seconds": 1}, "one"))
+    plain.dispatch(spec("sleep", {"seconds": 1}, "two"))
+    eventually(lambda: len(begins(log)) == 2, "both run")
+    agent.signal(signal.SIGSTOP)
+    eventually(lambda: out(plain, agent.instance()), "it is out")
+    time.sleep(1)
+    agent.signal(signal.SIGCONT)
+    for task_id in ("one", "two"):
+        result = plain.result(task_id)
+        assert (result.state, result.attempts) == (SUCCEEDED, 1)
+    eventually(lambda: not out(plain, agent.instance()), "it is back")
+
+
 @pytest.mark.parametrize("settings", [{"interval": "3"}], ids=["interval 3 s"])
 def test_HLT_3_a_killed_agent_is_out_within_the_interval(plain, start):
     took = []

@@ -126,6 +126,19 @@ async def test_REG_2_a_new_process_is_a_new_generation_and_fails_the_old_ones_at
         assert (await ask(stubs, agent, "plain")).state == SUCCEEDED
 
 
+async def test_REG_2_a_stale_process_does_not_turn_the_calls_to_itself(stubs):
+    old, new = EndpointAgent(), EndpointAgent()
+    new.agent_id, new.agent_type, new.instance_id = old.agent_id, old.agent_type, old.instance_id
+    async with serving(old), serving(new):
+        await old.register(stubs)
+        assert (await new.register(stubs)).generation == 2
+        _, reason, _ = await refusal(stubs.registry.Register(old.registration()))
+        assert reason == "STALE_GENERATION"
+        for _ in range(5):
+            assert (await ask(stubs, new, "plain")).state == SUCCEEDED
+    assert (len(old.executed), len(new.executed)) == (0, 5)
+
+
 async def test_B6_another_process_at_the_address_does_not_pass_for_the_registered_one(node, stubs):
     agent = EndpointAgent()
     async with serving(agent):
