@@ -317,8 +317,7 @@ class Instance:
         self.heartbeat_ms = 5_000
         self.link: Any = None
         """The transport that reaches it; None while there is none. Opaque to the core."""
-        self.endpoint: Endpoint | None = None
-        """Where it is dialled; None if it dials us."""
+        self.endpoint: Endpoint | None = None  # where it is dialled, if it is
         self.running: dict[TaskKey, Task] = {}
         self.inflight = 0
         """Slots that its running tasks take."""
