@@ -193,6 +193,19 @@ def test_DLV_2_what_runs_at_a_dialled_agent_is_adopted_and_not_run_twice(server,
     assert len(read_log(log, "end")) == 2
 
 
+def test_DLV_13_a_server_that_is_asked_to_end_leaves_the_work_to_the_next_one(server, plain, start_agents, log):
+    start_agents(1, *LISTEN)
+    plain.dispatch(spec("sleep", {"seconds": 5}, "slow", timeouts=timeouts(start_to_close=60)))
+    eventually(lambda: begins(log), "it runs")
+    server.terminate()
+    assert server.wait(15) == 0
+    server.start()
+    plain.get("slow", wait_for_ready=True)
+    result = plain.result("slow")
+    assert (result.state, result.attempts) == (SUCCEEDED, 1)
+    assert len(read_log(log, "begin")) == 1
+
+
 def test_DLV_2_what_ended_while_the_server_was_away_is_told_when_it_is_back(server, plain, start_agents, log):
     start_agents(1, *LISTEN)
     plain.dispatch(spec("stream", {"count": 50, "pause": 0.01}, "done-alone"))
