@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from reach.sdk.capabilities import Capability
     from reach.sdk.channel import Tls
     from reach.sdk.client import Client, TaskHandle
+    from reach.sdk.endpoint import Listen
     from reach.sdk.payloads import Answer, Delta, Progress
     from reach.sdk.sync import SyncClient, SyncTaskHandle
     from reach.sdk.task import Attachment, SessionKey, Task
@@ -46,6 +47,7 @@ __all__ = [
     "Event",
     "Internal",
     "InvalidRequest",
+    "Listen",
     "Progress",
     "ReachError",
     "Reason",
@@ -74,6 +76,7 @@ _HOMES = {
     "Client": "sdk.client",
     "Delta": "sdk.payloads",
     "Event": "sdk.answers",
+    "Listen": "sdk.endpoint",
     "Progress": "sdk.payloads",
     "Result": "sdk.answers",
     "SessionKey": "sdk.task",

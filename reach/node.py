@@ -21,6 +21,7 @@ from typing import Any
 import uvloop
 
 from reach.config import Config
+from reach.config.relations import is_loopback
 from reach.config.thresholds import thresholds_of
 from reach.config.watching import Policies, Rules
 from reach.core.intents import Routes
@@ -38,6 +39,7 @@ from reach.runtime.embedders import Embedder, EndpointEmbedder, LocalEmbedder
 from reach.runtime.host import Host
 from reach.runtime.loading import restore
 from reach.runtime.matcher import Matcher
+from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
 from reach.runtime.rules import reform
 from reach.runtime.settings import Settings
@@ -51,6 +53,8 @@ from reach.telemetry.logs import setup_logging
 from reach.telemetry.metrics import Metrics
 from reach.telemetry.notes import TelemetryNotes
 from reach.telemetry.tracing import Tracing, to_collector
+from reach.transports.credentials import CredentialEntry, Credentials
+from reach.transports.dialler import Dialler, DialSettings
 from reach.version import VERSION
 from reach.wire.codec import ProtoCodec
 from reach.wire.requests import Limits, TaskReader
@@ -125,6 +129,7 @@ class Node:
         self._start_matcher()
         self._sources()
         services = Services(self.reach, reader, tracing, self.metrics)
+        services.dialler = self._dialler()
         admission = {
             Admission.CONTROL: server.max_control,
             Admission.STREAMS: server.max_streams,
@@ -239,6 +244,26 @@ class Node:
         settings.session_ttl_ms = int(self.config.session.ttl * 1_000)
         return settings
 
+    def _dialler(self) -> Dialler:
+        """Dials agents, those of the journal at once."""
+        probe, server, agents = self.config.probe, self.config.server, self.config.agents
+        probes = Probes(self.host.clock.now_ms, probe.at_once, int(probe.check_interval * 1_000))
+        settings = DialSettings(
+            on_loopback=is_loopback(server.host),
+            payload_limit=server.payload_limit,
+            timeout_s=probe.timeout,
+            interval_ms=int(probe.interval * 1_000),
+            credentials=Credentials(
+                [CredentialEntry(one.name, one.token_file, one.tenants, one.hosts) for one in agents.auth],
+                _read(agents.tls_ca) or None,
+            ),
+        )
+        dialler = Dialler(self.reach, probes, settings)
+        self._stack.push_async_callback(dialler.stop)
+        self._own(probes.run(), "probes")
+        dialler.resume()
+        return dialler
+
     def _authenticator(self, keys: KeyStore | None) -> Authenticator:
         if keys is None:
             return NoAuthentication()
@@ -246,18 +271,15 @@ class Node:
 
     def _listen(self) -> Listen:
         server = self.config.server
-        try:
-            return Listen(
-                server.host,
-                server.port,
-                server.payload_limit,
-                Path(server.tls_cert).read_bytes() if server.tls_cert else b"",
-                Path(server.tls_key).read_bytes() if server.tls_key else b"",
-                Path(server.tls_client_ca).read_bytes() if server.tls_client_ca else b"",
-                server.client_cert_required,
-            )
-        except OSError as error:
-            raise InvalidRequest(f"cannot read {error.filename}: {error.strerror}") from error
+        return Listen(
+            server.host,
+            server.port,
+            server.payload_limit,
+            _read(server.tls_cert),
+            _read(server.tls_key),
+            _read(server.tls_client_ca),
+            server.client_cert_required,
+        )
 
     def _sources(self) -> None:
         """What metrics ask for when they are read."""
@@ -321,6 +343,14 @@ class Node:
         """Whether there is work to wait for. Who is not attached now will not be any more: the next server gets it."""
         instances = (one for pool in self.host.pools() for one in pool.instances.values())
         return any(one.running and one.link is not None for one in instances)
+
+
+def _read(path: str) -> bytes:
+    """The content of a file that the configuration names; nothing where it names none."""
+    try:
+        return Path(path).read_bytes() if path else b""
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {error.filename}: {error.strerror}") from error
 
 
 def _may_read(keys: KeyStore | None) -> MayRead:

@@ -11,6 +11,8 @@ in this package reads files or the environment for settings.
 from reach.config.loading import ConfigError, load
 from reach.config.page import reference
 from reach.config.sections import (
+    AgentAuth,
+    Agents,
     ClientIdentity,
     Config,
     Health,
@@ -29,6 +31,8 @@ from reach.config.sections import (
 )
 
 __all__ = [
+    "AgentAuth",
+    "Agents",
     "ClientIdentity",
     "Config",
     "ConfigError",

@@ -48,7 +48,7 @@ _FIELDS: Final[Mapping[str, Any]] = {
     f"{name}.{info.name}": info.type for name, section in _SECTIONS.items() for info in msgspec.structs.fields(section)
 }
 
-_NO_WORDS: Final = ("server.client_identities", "router.policies", "router.pool_policies")
+_NO_WORDS: Final = ("server.client_identities", "agents.auth", "router.policies", "router.pool_policies")
 """Fields that are no single word: from the environment they come as YAML."""
 
 

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from reach.config.sections import Config, Router, Server, WakeHook
+from reach.config.sections import Agents, Config, Router, Server, WakeHook
 from reach.core.policies import POLICIES, own_policy
 
 Broken = tuple[tuple[str, ...], str]
@@ -25,6 +25,10 @@ def broken_relations(config: Config) -> Iterator[Broken]:
         yield ("server.port", "server.admin_port"), f"server.port and server.admin_port are both {server.port}"
     if server.advertise and not re.fullmatch(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:/@]+):[0-9]{1,5}", server.advertise):
         yield ("server.advertise",), "server.advertise must be host:port"
+    if probe.unreachable_interval < probe.retry_interval:
+        text = "probe.unreachable_interval must not be shorter than probe.retry_interval"
+        yield ("probe.unreachable_interval", "probe.retry_interval"), text
+    yield from _agents(config.agents)
     if probe.retry_interval > probe.interval:
         yield ("probe.retry_interval", "probe.interval"), "probe.retry_interval must not be longer than probe.interval"
     health = config.health
@@ -110,6 +114,17 @@ def _tls(server: Server) -> Iterator[Broken]:
         path = getattr(server, name)
         if path and not os.access(path, os.R_OK):
             yield (f"server.{name}",), f"server.{name} cannot be read: {path}"
+
+
+def _agents(agents: Agents) -> Iterator[Broken]:
+    names = [row.name for row in agents.auth]
+    for name in sorted({one for one in names if names.count(one) > 1}):
+        yield ("agents.auth",), f"agents.auth has {name!r} twice"
+    for row in agents.auth:
+        if not os.access(row.token_file, os.R_OK):
+            yield ("agents.auth",), f"agents.auth: the token file of {row.name!r} cannot be read: {row.token_file}"
+    if agents.tls_ca and not os.access(agents.tls_ca, os.R_OK):
+        yield ("agents.tls_ca",), f"agents.tls_ca cannot be read: {agents.tls_ca}"
 
 
 def _exposure(server: Server) -> Iterator[Broken]:

@@ -186,6 +186,15 @@ class Probe(Section, frozen=True):
     small: single losses take agents out. Too large: tasks are sent to dead agents."""
     unreachable_interval: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0
     """Seconds between probes of an UNREACHABLE agent. Too small: load. Too large: one that is back is noticed late."""
+    timeout: Annotated[float, Meta(ge=0.05, le=60)] = 1.0
+    """Seconds that an agent which is dialled may take to answer a probe or a check. Too small: slow networks look dead.
+    Too large: frozen agents are noticed late, and hold a place among `at_once`."""
+    check_interval: Annotated[float, Meta(ge=0.5, le=3600)] = 15.0
+    """Seconds between application checks of agents that are dialled (Check: is it ready, what does it run). Too small:
+    load. Too large: an agent that is up but not ready gets work meanwhile."""
+    at_once: Annotated[int, Meta(ge=1, le=1000)] = 8
+    """Probes and checks of dialled agents under way at the same time; one that finds no place is skipped. Too small:
+    many frozen agents delay the probes of the others. Too large: bursts of load."""
 
 
 class Health(Section, frozen=True):
@@ -258,6 +267,27 @@ class Wake(Section, frozen=True):
     within 2 minutes."""
 
 
+class AgentAuth(Section, frozen=True):
+    """A token that we show to agents which are dialled."""
+
+    name: Name
+    token_file: Annotated[str, Meta(min_length=1, max_length=4096)]
+    hosts: Annotated[frozenset[Annotated[str, Meta(min_length=1, max_length=255)]], Meta(min_length=1, max_length=1000)]
+    tenants: Annotated[frozenset[Name], Meta(min_length=1, max_length=1000)] = frozenset({"default"})
+
+
+class Agents(Section, frozen=True):
+    """Agents that are dialled (`grpc://`, `grpcs://`)."""
+
+    auth: Annotated[list[AgentAuth], Meta(max_length=1000)] = field(default_factory=list)
+    """Tokens that agents want to see: a list of `name` (a registration gives it as `auth_reference`), `token_file` (a
+    file with the token; sent as `authorization: Bearer …`, never logged, read anew for each connection), `hosts` (where
+    it may be sent: the host names or addresses of endpoints, in lower case) and `tenants` (whose agents may name it;
+    without it: `default`)."""
+    tls_ca: Text = ""
+    """File with the authorities that sign the certificates of `grpcs://` agents (PEM). Empty: those of the system."""
+
+
 class Session(Section, frozen=True):
     """Conversations, which are pinned to an instance."""
 
@@ -317,6 +347,7 @@ class Config(Section, frozen=True):
     probe: Probe = Probe()
     health: Health = Health()
     wake: Wake = Wake()
+    agents: Agents = Agents()
     session: Session = Session()
     results: Results = Results()
     registry: Registry = Registry()

@@ -13,7 +13,7 @@ from reach.core.filters import version_of
 from reach.core.model import EffectKind, Fault, Instance, Task
 from reach.core.policies import Way
 from reach.core.ring import BOUND
-from reach.core.rows import AttemptRow, PinRow
+from reach.core.rows import AttemptRow, EffectRow, PinRow
 from reach.core.session import Pin
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Fold, Kind, emit
@@ -245,8 +245,19 @@ class Assignment:
                     task.reserved,
                 )
             )
+        if task.effects is EffectKind.IRREVERSIBLE:
+            self._grant_by_sending(task, instance, turn)
         turn.sends.append(Offer(task, instance))
         self.pool.deadlines.watch(task, turn)
+
+    def _grant_by_sending(self, task: Task, instance: Instance, turn: Turn) -> None:
+        """A dialled agent that cannot ask may begin the effect as soon as it has the task (DLV-7)."""
+        endpoint = instance.endpoint
+        if task.effect_granted or endpoint is None or endpoint.asks_effects:
+            return
+        task.effect_granted = task.attempt
+        if not task.volatile:
+            turn.writes.effects.append(EffectRow(task.row, self.pool.shard, task.attempt, "sent", turn.wall_ms))
 
     def _begin_anew(self, task: Task, turn: Turn) -> None:
         """What earlier attempts said is void. Where we do not know what that was, readers are told so too."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from reach.core.endpoint import Endpoint
 from reach.core.model import Availability, Content, Fault, Instance, Profile, Requirement, Task
 from reach.core.stream import Delta, Reader
 
@@ -77,6 +78,7 @@ class Joining:
         "availability",
         "boot_id",
         "dialled",
+        "endpoint",
         "heartbeat_ms",
         "instance_id",
         "max_concurrency",
@@ -100,6 +102,8 @@ class Joining:
         self.max_sessions: int | None = None
         self.heartbeat_ms: int | None = None
         self.ready: bool | None = None
+        self.endpoint: Endpoint | None = None
+        """Where it wants to be dialled; None if it dials us."""
         self.dialled = False
         """We call it: it owes us no beats, and a good probe or check counts as one (HLT-2)."""
         self.availability: Availability | None = None
@@ -130,14 +134,18 @@ class Joined:
 
 
 class LinkEnded:
-    """The link of an instance is gone. `ours`: we closed it (drain, max age), so its work waits for it."""
+    """The link of an instance is gone. `ours`: we closed it (drain, max age), so its work waits for it.
 
-    __slots__ = ("instance", "link", "ours")
+    A dialled instance without a link (`link` None) that refuses connections is lost in the same way.
+    """
 
-    def __init__(self, instance: Instance, link: Any, ours: bool) -> None:
+    __slots__ = ("instance", "link", "ours", "why")
+
+    def __init__(self, instance: Instance, link: Any, ours: bool, why: str = "its stream ended") -> None:
         self.instance = instance
         self.link = link
         self.ours = ours
+        self.why = why
 
 
 class Left:
@@ -291,7 +299,7 @@ class LeaseExtended(AttemptEvent):
 class Reported(AttemptEvent):
     """The outcome of an attempt, as the agent says: exactly one of answer, fault, folded, waiting, released."""
 
-    __slots__ = ("content", "extra", "fault", "folded", "media_type", "released", "waiting")
+    __slots__ = ("begun", "content", "extra", "fault", "folded", "media_type", "released", "waiting")
 
     def __init__(self, instance: Instance, tenant: str, task_id: str, attempt: int, reply: Any = None) -> None:
         super().__init__(instance, tenant, task_id, attempt, reply)
@@ -304,6 +312,8 @@ class Reported(AttemptEvent):
         """(what for, media type, prompt)"""
         self.released: str | None = None
         self.extra: dict[str, Any] | None = None
+        self.begun = True
+        """False: it is certain that the agent never began, so that a grant by sending was of no effect."""
 
 
 class Cancelled:

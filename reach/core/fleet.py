@@ -113,6 +113,7 @@ class Fleet:
         if joining.ready is not None:
             instance.ready = joining.ready
         pool.vitals.says(instance, joining.availability, 0, turn)
+        instance.endpoint = joining.endpoint
         instance.warnings = joining.warnings
         if joining.registration != instance.registration or instance.revision == 0:
             instance.registration = joining.registration
@@ -207,7 +208,7 @@ class Fleet:
                 task.lease_until_ms = turn.now_ms + wait
                 self.pool.deadlines.arm(task, turn)
         else:
-            self._lose(instance, "its stream ended", turn)
+            self._lose(instance, event.why, turn)
         self.pool.admission.place(instance, turn)
         self.pool.vitals.check(instance, turn)
 

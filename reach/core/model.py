@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from reach.core.documents import Document
+from reach.core.endpoint import Endpoint
 from reach.core.signals import MethodStats
 from reach.errors import ErrorClass, Reason
 
@@ -280,9 +281,9 @@ class Instance:
 
     __slots__ = (
         "agent_id", "availability", "availability_until_ms", "beat_ms", "beats", "beats_expected_from_ms",
-        "below_since_ms", "bit", "blocked_by", "boot_id", "circuit", "conditions", "dialled", "done", "failed",
-        "foreign", "frame_marks", "generation", "health", "health_since_ms", "heard", "heartbeat_ms", "history",
-        "inflight", "instance_id", "lane", "last_probe_error", "latency_ms", "link", "max_concurrency", "max_sessions",
+        "below_since_ms", "bit", "blocked_by", "boot_id", "circuit", "conditions", "dialled", "done", "endpoint",
+        "failed", "foreign", "frame_marks", "generation", "health", "health_since_ms", "heard", "heartbeat_ms",
+        "history", "inflight", "instance_id", "lane", "last_probe_error", "latency_ms", "link", "max_concurrency", "max_sessions",
         "methods", "missed_since_ms", "moved_ms", "pool_key", "priority", "probe_due_ms", "probe_loss", "probe_rtt_ms",
         "probe_status", "probed_ms",
         "probes", "profile", "ramp", "reach_score", "ready", "ready_ms", "registered_wall_ms", "registration",
@@ -309,6 +310,7 @@ class Instance:
         self.heartbeat_ms = 5_000
         self.link: Any = None
         """The transport that reaches it; None while there is none. Opaque to the core."""
+        self.endpoint: Endpoint | None = None  # where it is dialled, if it is
         self.running: dict[TaskKey, Task] = {}
         self.inflight = 0
         """Slots that its running tasks take."""

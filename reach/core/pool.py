@@ -296,6 +296,8 @@ class Pool:
             self.late_outcomes += 1  # an attempt that we gave up can still succeed, but not fail once more
             turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))
             return
+        if not event.begun and task.effect_granted == task.attempt:
+            task.effect_granted = 0
         if event.folded is not None and not self._unfold(task, event, turn):
             return
         self.scores.changed(event.instance)

@@ -35,6 +35,7 @@ def restore_instance(pool: Pool, row: AgentRow, joining: Joining, turn: Turn) ->
         if value is not None:
             setattr(instance, name, value)
     instance.told.add("restored")  # it was warm, or will be: no slow start only because we restarted
+    instance.endpoint, instance.dialled = joining.endpoint, joining.dialled
     instance.health = Health.OFFLINE
     instance.health_since_ms = instance.beat_ms = turn.now_ms
     instance.beats_expected_from_ms = turn.now_ms
@@ -127,6 +128,9 @@ def _wait_for_instance(pool: Pool, task: Task, last: AttemptRow, turn: Turn) -> 
     task.schedule_to_start_ms = None  # it was offered; whether it was taken up, nobody wrote down
     task.lease_until_ms = turn.now_ms + GRACE_MS
     instance = pool.instances.get(last.instance_id)
+    if instance is not None and instance.endpoint is not None and task.start_to_close_ms is not None:
+        # Nobody dials us to say how it stands, and what was sent may be running: it has the time it was given.
+        task.lease_until_ms = turn.now_ms + max(GRACE_MS, task.start_to_close_ms)
     if instance is not None and instance.generation == last.generation:
         task.instance = instance
         instance.running[task.key] = task

@@ -16,19 +16,11 @@ from reach.rpc.principal import Principal, credentials_ended, principal_of
 from reach.rpc.services import Services
 from reach.rpc.waiting import over
 from reach.runtime.reach_api import fault_of
-from reach.wire.agents import (
-    HANDLE_BYTES,
-    is_cut,
-    read_delta,
-    read_key,
-    read_progress,
-    read_registration,
-    read_result,
-    read_status,
-)
+from reach.wire.agents import is_cut, read_key, read_registration, read_result, read_status
 from reach.wire.answers import duration, fill_error
+from reach.wire.attempts import delta_came, offer_rest, progressed, taken_up
 from reach.wire.batcher import Batcher
-from reach.wire.encoding import acknowledgement_item, limits_of, offer_item, sequence_field
+from reach.wire.encoding import acknowledgement_item, offer_item, sequence_field
 from reach.wire.requests import ID_BYTES, check_id, check_version, invalid
 
 LINKS = 1_000
@@ -71,13 +63,7 @@ class AttachLink:
 
     def offer(self, task: Task, instance: Instance, traceparent: str) -> None:
         """See AgentLink."""
-        left = task.schedule_to_close_ms
-        if left is not None and task.offered_ms != task.accepted_ms:
-            left = max(0, left + task.accepted_ms - task.offered_ms)
-        rest = limits_of(task.start_to_close_ms, left, task.silence_ms)
-        if traceparent or task.attempt > 1 or task.tenant != self.tenant:
-            rest += _seldom(task, self.tenant, traceparent)
-        self._out.put(offer_item(self.number, task.attempt, task.spec, rest))
+        self._out.put(offer_item(self.number, task.attempt, task.spec, offer_rest(task, self.tenant, traceparent)))
 
     def stop(self, tenant: str, task_id: str, attempt: int, reason: Reason) -> None:
         """See AgentLink."""
@@ -285,20 +271,13 @@ class AttachStream:
         self._post(link, ev.Beat(instance, read_status(beat.status), self._down, beat.last_frame))
 
     def _accept(self, link: AttachLink, instance: Instance, accept: attempt_pb2.AttemptAccept) -> None:
-        check_id("accept.handle", accept.handle, most=HANDLE_BYTES)
-        self._post(link, ev.TakenUp(instance, *read_key("accept.key", accept.key, link.tenant)))
+        self._post(link, taken_up(instance, link.tenant, accept))
 
     def _delta(self, link: AttachLink, instance: Instance, message: attempt_pb2.AttemptDelta) -> None:
-        key = read_key("delta.key", message.key, link.tenant)
-        event = ev.DeltaCame(instance, *key, message.attempt_sequence, read_delta(message))
-        event.reply = link.still
-        self._post(link, event)
+        self._post(link, delta_came(instance, link.tenant, message, link.still))
 
     def _progress(self, link: AttachLink, instance: Instance, message: attempt_pb2.AttemptProgress) -> None:
-        key = read_key("progress.key", message.key, link.tenant)
-        event = ev.Progressed(instance, *key, *read_progress(message))
-        event.reply = link.still
-        self._post(link, event)
+        self._post(link, progressed(instance, link.tenant, message, link.still))
         if message.HasField("status"):
             self._warm(link, instance, message.status)
 
@@ -363,20 +342,6 @@ class AttachStream:
         """Tells the agent that we end the stream: it should come back."""
         self.ours = True
         self.say(reopen=True)
-
-
-def _seldom(task: Task, tenant: str, traceparent: str) -> bytes:
-    """What is in an Offer beside the task and its limits, as bytes. The trace comes to the task: messages merge."""
-    offer = attempt_pb2.Offer()
-    if task.tenant != tenant:
-        offer.tenant = task.tenant
-    if task.checkpoint is not None:
-        offer.checkpoint = task.checkpoint
-    if task.effect_granted:
-        offer.effect_granted = True
-    if traceparent:
-        offer.task.trace.traceparent = traceparent
-    return offer.SerializeToString()
 
 
 class AgentServicer(attach_pb2_grpc.AgentServiceServicer):

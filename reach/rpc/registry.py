@@ -45,17 +45,24 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def Register(self, request: registry_pb2.RegisterRequest, context: Any) -> registry_pb2.RegisterResponse:
         """See the contract."""
         agent_type, joining = read_registration(request.registration)
-        reply = Answer()
-        self._reach.register(principal_of(context).tenant, agent_type, joining, reply)
-        instance: Instance = await reply.future
+        instance, found = await self._join(principal_of(context).tenant, agent_type, joining)
         return registry_pb2.RegisterResponse(
             generation=instance.generation,
             revision=instance.revision,
             instance_id=instance.instance_id,
-            warnings=instance.warnings,
+            warnings=[*instance.warnings, *found],
             heartbeat_interval=duration(instance.heartbeat_ms),
             blocked_by=instance.blocked_by,
         )
+
+    async def _join(self, tenant: str, agent_type: str, joining: ev.Joining) -> tuple[Instance, list[str]]:
+        """The instance, and what a check of it found wrong."""
+        dialler = self._services.dialler
+        if joining.endpoint is not None and dialler is not None:
+            return await dialler.register(tenant, agent_type, joining)
+        reply = Answer()
+        self._reach.register(tenant, agent_type, joining, reply)
+        return await reply.future, []
 
     async def Deregister(
         self, request: registry_pb2.DeregisterRequest, context: Any

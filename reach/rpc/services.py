@@ -15,6 +15,7 @@ from reach.runtime.clock import Clock
 from reach.runtime.reach_api import Reach
 from reach.telemetry.metrics import Metrics
 from reach.telemetry.tracing import Tracing, parse_traceparent
+from reach.transports.dialler import Dialler
 from reach.wire.batcher import FRAME_BYTES, Batcher
 from reach.wire.requests import PROTOCOL_VERSIONS, TaskReader
 
@@ -51,6 +52,8 @@ class Services:
         self.metrics = metrics
         self.clock: Clock = reach.host.clock
         self.node_id = reach.node_id
+        self.dialler: Dialler | None = None
+        """Dials agents that want that."""
         self._streams: set[tuple[Batcher, Callable[[Batcher], None]]] = set()
         self._waiting: WeakSet[Any] = WeakSet()
 

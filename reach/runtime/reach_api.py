@@ -192,7 +192,7 @@ class Reach:
 
     def register(self, tenant: str, agent_type: str, joining: ev.Joining, reply: Any) -> None:
         """Registers an instance without a link; `reply.done` gets the instance."""
-        self._check_type(tenant, joining.instance_id, agent_type)
+        self.check_type(tenant, joining.instance_id, agent_type)
         self._check_skills(joining)
         event = ev.Joined(joining, self.host.next_revision(), reply=reply)
         self.host.join(PoolKey(tenant, agent_type), event)
@@ -200,12 +200,14 @@ class Reach:
     def hello(self, tenant: str, agent_type: str, joining: ev.Joining, link: Any,
               running: list[tuple[str, str, int, int]], status: dict[str, Any]) -> Pool:  # fmt: skip
         """Opens a link; `link.welcome` hears when it is open."""
-        self._check_type(tenant, joining.instance_id, agent_type)
+        self.check_type(tenant, joining.instance_id, agent_type)
         self._check_skills(joining)
+        joining.endpoint, joining.dialled = None, False  # it is here: whoever holds a stream is not dialled
         event = ev.Joined(joining, self.host.next_revision(), link, running, status)
         return self.host.join(PoolKey(tenant, agent_type), event)
 
-    def _check_type(self, tenant: str, instance_id: str, agent_type: str) -> None:
+    def check_type(self, tenant: str, instance_id: str, agent_type: str) -> None:
+        """Whether an instance may register now, with this type. Raises ReachError."""
         if self.stopping:
             raise Unavailable("the server is shutting down", Reason.SHUTTING_DOWN, retry_after_ms=1_000)
         known = self.host.directory.where(tenant, instance_id)

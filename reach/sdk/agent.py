@@ -32,6 +32,7 @@ from reach.sdk.attempts import Attempt
 from reach.sdk.capabilities import CapabilityLike, capability_fields
 from reach.sdk.channel import ForkGuard, Target, TlsLike
 from reach.sdk.encoding import output_outcome
+from reach.sdk.endpoint import EndpointLink, Listen
 from reach.sdk.figures import Figures, duration
 from reach.sdk.handlers import DEFAULT_METHOD, Function, Handler
 from reach.sdk.link import Link
@@ -47,6 +48,7 @@ GOODBYE_S: Final = 2.0
 """How long the last words may take after that."""
 _SUFFIX: Final = string.ascii_lowercase + string.digits
 
+AnyLink = Link | EndpointLink
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -68,6 +70,7 @@ class Agent:
             block.
         heartbeat_status: Called before each beat; what it returns is added to the beat (fields of AgentStatus, such as
             `{"memory_watermark": 0.7}`). Must not block.
+        listen: `host:port`, or a `Listen`: serves there and is dialled, in place of dialling Agent-Reach.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Agent:
         output_media_types: Iterable[str] = (),
         region: str = "",
         heartbeat_status: Callable[[], dict[str, Any]] | None = None,
+        listen: str | Listen | None = None,
     ) -> None:
         host = socket.gethostname()
         self.agent_id = agent_id
@@ -129,11 +133,12 @@ class Agent:
             raise InvalidRequest(f"a part of the agent has a value that cannot be sent: {error}") from error
         self._heartbeat_interval = heartbeat_interval
         self._heartbeat_status = heartbeat_status
+        self._listen = Listen(listen) if isinstance(listen, str) else listen
         self._handlers: dict[str, Handler] = {}
         self._figures = Figures(max_concurrency)
         self._fork = ForkGuard()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._running: tuple[Link, asyncio.Task[None], asyncio.Event] | None = None
+        self._running: tuple[AnyLink, asyncio.Task[None], asyncio.Event] | None = None
         self._grace_s = GRACE_S
 
     def route(
@@ -296,21 +301,14 @@ class Agent:
             for number in signals:
                 loop.remove_signal_handler(number)
 
-    async def _start(self, beating: bool) -> tuple[Link, asyncio.Task[None], asyncio.Event]:
+    async def _start(self, beating: bool) -> tuple[AnyLink, asyncio.Task[None], asyncio.Event]:
         self._fork.check("Agent")
         self._target.check_unforked()
         loop = asyncio.get_running_loop()
         if self._running is None:
             if not self._handlers:
                 raise InvalidRequest(f"agent {self.agent_id!r} has no handler: decorate a function with @agent.route()")
-            link = Link(
-                self._target,
-                self._registration,
-                self._handlers,
-                self._figures,
-                self._heartbeat_interval,
-                self._heartbeat_status,
-            )
+            link = self._make_link()
             runner = loop.create_task(link.run(), name="reach-sdk-agent")
             self._loop = loop
             self._running = (link, runner, asyncio.Event())
@@ -319,6 +317,12 @@ class Agent:
         if beating:
             self._running[0].start_beating()
         return self._running
+
+    def _make_link(self) -> AnyLink:
+        parts = (self._target, self._registration, self._handlers, self._figures)
+        if self._listen is not None:
+            return EndpointLink(*parts, self._listen)
+        return Link(*parts, self._heartbeat_interval, self._heartbeat_status)
 
     async def _shut_down(self) -> None:
         """Drains and ends. Raises what ended the link, if it ended by itself."""
@@ -337,7 +341,7 @@ class Agent:
         if not runner.cancelled() and (error := runner.exception()) is not None:
             raise error
 
-    async def _drain(self, link: Link, runner: asyncio.Task[None]) -> None:
+    async def _drain(self, link: AnyLink, runner: asyncio.Task[None]) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + self._grace_s
         link.attempts.draining = True
@@ -357,7 +361,7 @@ class Agent:
             link = self._running[0]
             link.attempts.call(link.beat)
 
-    def _running_link(self) -> Link:
+    def _running_link(self) -> AnyLink:
         self._fork.check("Agent")
         if self._running is None:
             raise RuntimeError("the agent does not run; await agent.register() first")

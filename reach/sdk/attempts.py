@@ -14,7 +14,7 @@ from typing import Any, Final
 from agentreach.v1 import attach_pb2, attempt_pb2, task_pb2
 from reach.errors import ErrorClass, Internal, InvalidRequest, ReachError, Reason, ResourceExhausted
 from reach.sdk.bridge import Bridge
-from reach.sdk.connection import Connection, log
+from reach.sdk.connection import Sender, log
 from reach.sdk.encoding import LINK, output_outcome, result_item
 from reach.sdk.figures import Figures
 from reach.sdk.flow import Flow
@@ -73,7 +73,7 @@ class Attempts(Bridge):
     """The named owner of all handlers that run."""
 
     def __init__(
-        self, connection: Connection, handlers: dict[str, Handler], figures: Figures, outcomes: Outcomes, name: str
+        self, connection: Sender, handlers: dict[str, Handler], figures: Figures, outcomes: Outcomes, name: str
     ) -> None:
         super().__init__()
         self.payload_limit = PAYLOAD_LIMIT

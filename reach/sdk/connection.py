@@ -99,6 +99,29 @@ class Outbox:
         self.size = 0
 
 
+class Box(Protocol):
+    """Where items are put that are to be sent."""
+
+    def __bool__(self) -> bool:
+        """Something waits."""
+
+    def put(self, item: bytes) -> None:
+        """Adds an item."""
+
+    def wake(self) -> None:
+        """Something may come."""
+
+
+class Sender(Protocol):
+    """What attempts need of the way to the server: a `Connection`, or the calls of an agent that is dialled."""
+
+    up: bool
+
+    @property
+    def outbox(self) -> Box:
+        """Where items are put."""
+
+
 class Broken(Exception):
     """Raised by a peer in `received`: this stream is of no use, try another after a while."""
 

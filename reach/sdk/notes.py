@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from agentreach.v1 import attach_pb2
 from reach.errors import InvalidRequest, Reason
 from reach.sdk.bridge import Bridge
-from reach.sdk.connection import Connection
+from reach.sdk.connection import Sender
 from reach.sdk.encoding import LINK
 from reach.sdk.payloads import NOTE_LIMIT, Fields, Progress, checked_size
 from reach.wire.status import bounded_text, error_from_proto
@@ -28,7 +28,7 @@ def cancelled_error() -> InvalidRequest:
 class Notes:
     """Progress and checkpoints that wait for the next frame. A later one replaces an earlier one that has not left."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Sender) -> None:
         self._connection = connection
         self._waiting: dict[Attempt, tuple[Progress | None, bytes | None]] = {}
 
@@ -76,7 +76,7 @@ class Notes:
 class Effects:
     """Requests for permission to begin an effect. They are asked again on a new stream, until there is an answer."""
 
-    def __init__(self, connection: Connection, bridge: Bridge) -> None:
+    def __init__(self, connection: Sender, bridge: Bridge) -> None:
         self._connection = connection
         self._bridge = bridge
         self._loop = asyncio.get_running_loop()

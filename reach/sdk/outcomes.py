@@ -11,7 +11,7 @@ from typing import Final
 
 from agentreach.v1 import attempt_pb2
 from reach.errors import Internal, ReachError, Reason
-from reach.sdk.connection import Connection, log
+from reach.sdk.connection import Sender, log
 from reach.sdk.encoding import result_item
 from reach.sdk.payloads import Answer, Fields
 from reach.wire.status import bounded_text, error_to_proto
@@ -78,7 +78,7 @@ class Outcomes:
     """All outcomes of one agent. Bounded: those without acknowledgement by what the server offers, the rest by
     `HELD` and `HELD_BYTES`."""
 
-    def __init__(self, connection: Connection, status: Callable[[], Fields]) -> None:
+    def __init__(self, connection: Sender, status: Callable[[], Fields]) -> None:
         self._connection = connection
         self._outbox = connection.outbox
         self._status = status
@@ -163,7 +163,7 @@ class Outcomes:
         now = time.monotonic()
         for outcome in self.unacknowledged.values():
             if new_stream:
-                self._make_whole(outcome)
+                self.make_whole(outcome)
             outcome.sent_at = now
             self._outbox.put(outcome.item())
 
@@ -184,7 +184,7 @@ class Outcomes:
         if outcome is None or outcome.attempt != attempt or error.retryable:
             return
         if error.reason is Reason.UNEXPECTED_FRAME and outcome.whole is not None:
-            self._make_whole(outcome)  # the deltas that it stands on are not there
+            self.make_whole(outcome)  # the deltas that it stands on are not there
             self.answer_again(outcome)
         elif error.reason in _GONE or outcome.is_error:
             self.given_up(key, attempt)
@@ -197,7 +197,8 @@ class Outcomes:
             outcome.is_error = True
             self.answer_again(outcome)
 
-    def _make_whole(self, outcome: Outcome) -> None:
+    def make_whole(self, outcome: Outcome) -> None:
+        """The server may lack the deltas that an outcome stands on: it carries the output itself from now on."""
         if outcome.whole is not None:
             outcome.content = outcome_content(outcome.whole)
             outcome.whole = None

@@ -12,12 +12,14 @@ from urllib.parse import urlsplit
 from agentreach.v1 import agent_pb2, attempt_pb2, error_pb2, event_pb2
 from reach.core import events as ev
 from reach.core.documents import Document
+from reach.core.endpoint import Endpoint
 from reach.core.health import reach_score_of
 from reach.core.model import Availability, EffectKind, Fault, Instance, Profile
 from reach.core.policies import load_of
 from reach.core.pool import Pool
 from reach.core.stream import Delta, Mode, size_in_bytes
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
+from reach.wire.addresses import read_address
 from reach.wire.answers import content_of, duration, timestamp
 from reach.wire.requests import ID_BYTES, TAGS, check_enum, check_id, check_ids, check_labels, duration_ms, invalid
 from reach.wire.schemas import check_schema, schema_id
@@ -63,8 +65,9 @@ def read_registration(registration: agent_pb2.Registration, *, stored: bool = Fa
     if not r.instance_id:
         r.instance_id = f"{r.agent_id}@{r.host or 'unknown'}#{secrets.token_hex(3)}"
         check_id("registration.instance_id", r.instance_id)
-    _check_endpoints(r)
+    endpoint = _read_endpoint(r)
     joining = ev.Joining(r.instance_id, r.boot_id, _read_profile(r, stored), r.SerializeToString(deterministic=True))
+    joining.endpoint, joining.dialled = endpoint, endpoint is not None
     for field, least, most in _NUMBERS:
         if r.HasField(field):  # type: ignore[arg-type]
             setattr(joining, field, _between(f"registration.{field}", getattr(r, field), least, most))
@@ -78,20 +81,33 @@ def read_registration(registration: agent_pb2.Registration, *, stored: bool = Fa
     return r.agent_type, joining
 
 
-def _check_endpoints(r: agent_pb2.Registration) -> None:
+def _read_endpoint(r: agent_pb2.Registration) -> Endpoint | None:
+    """Where the agent wants to be dialled, None if it dials us."""
+    found = None
     for endpoint in r.endpoints:
         check_id("registration.endpoints.url", endpoint.url)
+        check_id("registration.endpoints.auth_reference", endpoint.auth_reference)
         try:
             scheme = urlsplit(endpoint.url).scheme if endpoint.url else "stream"
         except ValueError:  # such as an open bracket
             scheme = "no URL"
-        if scheme in ("grpc", "grpcs", "http", "https", "a2a+https"):
-            message = f"endpoints of kind {scheme} are not built yet: dial us and open an Attach stream"
+        if scheme in ("http", "https", "a2a+https"):
+            message = f"endpoints of kind {scheme} are not built yet: serve gRPC, or open an Attach stream"
             raise Internal(message, Reason.NOT_IMPLEMENTED)
-        if scheme != "stream":
-            raise invalid(
-                "registration.endpoints", f"{endpoint.url!r} is none of stream:, grpc://, http(s)://, a2a+https://"
+        if scheme in ("grpc", "grpcs"):
+            if found is not None:
+                raise invalid("registration.endpoints", "names two addresses to dial; one instance has one")
+            read_address(endpoint.url)
+            features = frozenset(r.features)
+            found = Endpoint(
+                endpoint.url,
+                endpoint.auth_reference,
+                *(name in features for name in ("rejoin", "effects", "keepalive")),
             )
+        elif scheme != "stream":
+            text = f"{endpoint.url!r} is none of stream:, grpc://, http(s)://, a2a+https://"
+            raise invalid("registration.endpoints", text)
+    return found
 
 
 def _read_profile(r: agent_pb2.Registration, stored: bool) -> Profile:

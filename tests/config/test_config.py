@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reach import config
-from reach.config import ClientIdentity, Config, ConfigError, load, reference
+from reach.config import AgentAuth, ClientIdentity, Config, ConfigError, load, reference
 from reach.config.page import field_texts
 from reach.config.relations import is_loopback
 from reach.config.thresholds import thresholds_of
@@ -355,6 +355,33 @@ server:
     twice = text + text[text.index("    - identity") :]
     assert "twice" in refused(written(tmp_path, twice))[0]
     assert "needs" in refused(written(tmp_path, text.replace("auth: keys", "auth: none")))[0]
+
+
+def test_tokens_of_agents_are_read_and_unique_and_their_files_are_there(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("secret")
+    text = f"""\
+agents:
+  auth:
+    - name: ours
+      token_file: {token}
+      hosts: [agent.internal, 10.0.0.7]
+"""
+    expected = AgentAuth(name="ours", token_file=str(token), hosts=frozenset({"agent.internal", "10.0.0.7"}))
+    assert load(written(tmp_path, text), HOME).agents.auth == [expected]
+    assert expected.tenants == {"default"}
+    twice = text + text[text.index("    - name") :]
+    assert "twice" in refused(written(tmp_path, twice))[0]
+    missing = refused(written(tmp_path, text.replace(str(token), "/no/such/file")))[0]
+    assert "the token file of 'ours' cannot be read" in missing
+    assert "hosts" in refused(written(tmp_path, text.replace("      hosts: [agent.internal, 10.0.0.7]\n", "")))[0]
+    variable = {"AGENT_REACH_AGENTS_AUTH": f"[{{name: ours, token_file: {token}, hosts: [agent.internal, 10.0.0.7]}}]"}
+    assert load(None, HOME | variable).agents.auth == [expected]
+
+
+def test_probes_of_unreachable_agents_are_not_more_frequent_than_retries(tmp_path):
+    text = "probe:\n  retry_interval: 5\n  unreachable_interval: 1\n"
+    assert "probe.unreachable_interval" in refused(written(tmp_path, text))[0]
 
 
 def test_loopback_is_only_what_is_certainly_loopback():

@@ -88,8 +88,10 @@ class Server(LocalServer):
 class AgentProcess:
     """One process of agents/worker.py."""
 
+    script = "worker.py"
+
     def __init__(self, address: str, log: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        script = [sys.executable, str(HERE / "agents" / "worker.py"), "--addr", address, "--log", str(log), *arguments]
+        script = [sys.executable, str(HERE / "agents" / self.script), "--addr", address, "--log", str(log), *arguments]
         self.log = log
         self.output = log.with_name(f"{log.stem}-{len(list(log.parent.iterdir()))}.out")
         with self.output.open("wb") as output:

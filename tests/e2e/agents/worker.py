@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--instance")
     parser.add_argument("--heartbeat", type=float, default=5.0)
     parser.add_argument("--slots", type=int, default=16)
+    parser.add_argument("--listen")
     for name in ("--ca", "--cert", "--key"):
         parser.add_argument(name)
     given = parser.parse_args()
@@ -38,6 +39,7 @@ def main() -> None:
         instance_id=given.instance,
         heartbeat_interval=given.heartbeat,
         max_concurrency=given.slots,
+        listen=given.listen,
         tls=Tls(given.ca, given.cert, given.key) if given.ca else None,
     )
     log = Log(given.log)

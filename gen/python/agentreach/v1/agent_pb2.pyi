@@ -318,7 +318,7 @@ class Endpoint(_message.Message):
     health_path: _builtins.str
     """Path of the health check, for http(s)."""
     auth_reference: _builtins.str
-    """Name of the credentials that we send."""
+    """Name of the credentials that we send: an entry of the server's `agents.auth` for this tenant and host."""
     def __init__(
         self,
         *,
@@ -458,7 +458,10 @@ class Registration(_message.Message):
 
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Optional parts of the protocol that it understands."""
+        """Optional parts of the protocol that it understands. Of agents that are dialled: `rejoin` (Execute joins an attempt
+        that runs or has ended), `effects` (it asks by BeginEffect before an irreversible effect; else sending is the
+        grant), `keepalive` (its server allows pings each 10 s).
+        """
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ Global___ExecuteRequest: _TypeAlias = ExecuteRequest  # noqa: Y015
 
 @_typing.final
 class ExecuteResponse(_message.Message):
-    """What happens with it."""
+    """What happens with it. Keys may be left out: a call is about one attempt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -56,11 +56,11 @@ class ExecuteResponse(_message.Message):
     RESULT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def accept(self) -> _attempt_pb2.AttemptAccept:
-        """Taken up."""
+        """Taken up. Not needed: the first frame says so too."""
 
     @_builtins.property
     def deltas(self) -> _containers.RepeatedCompositeFieldContainer[_attempt_pb2.AttemptDelta]:
-        """Pieces of the answer."""
+        """Pieces of the answer. Without `attempt_sequence` they are counted as they come."""
 
     @_builtins.property
     def progress(self) -> _containers.RepeatedCompositeFieldContainer[_attempt_pb2.AttemptProgress]:
@@ -162,7 +162,7 @@ class CheckResponse(_message.Message):
     WORKER_IDLE_SHARE_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     boot_id: _builtins.str
-    """The process."""
+    """The process, as registered; empty: not said. Another one than the registered counts as a failed check."""
     worker_idle_share: _builtins.float
     """Share of its workers that idle, 0 … 1."""
     @_builtins.property
@@ -171,7 +171,7 @@ class CheckResponse(_message.Message):
 
     @_builtins.property
     def running(self) -> _containers.RepeatedCompositeFieldContainer[_attempt_pb2.AttemptKey]:
-        """Attempts it runs."""
+        """Attempts it runs. With the feature `rejoin` also those of `CheckRequest.running` that have ended and can be joined."""
 
     def __init__(
         self,

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class AgentEndpointServiceStub:
-    """Served by agents with an endpoint `grpc://host:port`; Agent-Reach is the client.
+    """Served by agents with an endpoint `grpc://host:port` or `grpcs://host:port`; Agent-Reach is the client. Probes are
+    calls of grpc.health.v1.Health; an agent that does not serve it answers UNIMPLEMENTED, and has answered.
     """
 
     def __init__(self, channel):
@@ -53,12 +54,19 @@ class AgentEndpointServiceStub:
 
 
 class AgentEndpointServiceServicer:
-    """Served by agents with an endpoint `grpc://host:port`; Agent-Reach is the client.
+    """Served by agents with an endpoint `grpc://host:port` or `grpcs://host:port`; Agent-Reach is the client. Probes are
+    calls of grpc.health.v1.Health; an agent that does not serve it answers UNIMPLEMENTED, and has answered.
     """
 
     def Execute(self, request, context):
-        """Works on one task. The stream carries acceptance, deltas, progress and the outcome.
-        Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere.
+        """Works on one task. The stream carries acceptance, deltas, progress and the outcome, which ends it. A stream that
+        ends without an outcome is a failure of the agent. Its deadline is the attempt's, with 5 s to wind down.
+        Called again for an attempt that runs or has ended only with the feature `rejoin`: the call joins it, and says its
+        deltas from the first again, or, if some are no longer held, its whole output with the outcome.
+        Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere; before the first frame they say that it was not
+        begun (UNAVAILABLE only with trailing metadata: without, it could be a broken connection). INVALID_ARGUMENT refuses
+        the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are failures of the task;
+        DEADLINE_EXCEEDED is a timeout; UNKNOWN, INTERNAL and DATA_LOSS are crashes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -73,8 +81,9 @@ class AgentEndpointServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Check(self, request, context):
-        """Says how the agent is and what it runs. Safe to retry.
-        Errors: none of its own.
+        """Says how the agent is and what it runs. Called at registration, every 15 s, and when a connection was lost: what it
+        does not name then is not running. Safe to retry.
+        Errors: none of its own. UNIMPLEMENTED: nothing is known of what runs, and running attempts keep their time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -107,7 +116,8 @@ def add_AgentEndpointServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentEndpointService:
-    """Served by agents with an endpoint `grpc://host:port`; Agent-Reach is the client.
+    """Served by agents with an endpoint `grpc://host:port` or `grpcs://host:port`; Agent-Reach is the client. Probes are
+    calls of grpc.health.v1.Health; an agent that does not serve it answers UNIMPLEMENTED, and has answered.
     """
 
     @staticmethod

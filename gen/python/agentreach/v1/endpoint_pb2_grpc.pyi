@@ -27,45 +27,65 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AgentEndpointServiceStub:
-    """Served by agents with an endpoint `grpc://host:port`; Agent-Reach is the client."""
+    """Served by agents with an endpoint `grpc://host:port` or `grpcs://host:port`; Agent-Reach is the client. Probes are
+    calls of grpc.health.v1.Health; an agent that does not serve it answers UNIMPLEMENTED, and has answered.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AgentEndpointServiceAsyncStub: ...
     Execute: _grpc.UnaryStreamMultiCallable[_endpoint_pb2.ExecuteRequest, _endpoint_pb2.ExecuteResponse]
-    """Works on one task. The stream carries acceptance, deltas, progress and the outcome.
-    Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere.
+    """Works on one task. The stream carries acceptance, deltas, progress and the outcome, which ends it. A stream that
+    ends without an outcome is a failure of the agent. Its deadline is the attempt's, with 5 s to wind down.
+    Called again for an attempt that runs or has ended only with the feature `rejoin`: the call joins it, and says its
+    deltas from the first again, or, if some are no longer held, its whole output with the outcome.
+    Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere; before the first frame they say that it was not
+    begun (UNAVAILABLE only with trailing metadata: without, it could be a broken connection). INVALID_ARGUMENT refuses
+    the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are failures of the task;
+    DEADLINE_EXCEEDED is a timeout; UNKNOWN, INTERNAL and DATA_LOSS are crashes.
     """
     Cancel: _grpc.UnaryUnaryMultiCallable[_endpoint_pb2.CancelRequest, _endpoint_pb2.CancelResponse]
     """Stops working on one attempt. Safe to retry; OK also if it is not running.
     Errors: none of its own.
     """
     Check: _grpc.UnaryUnaryMultiCallable[_endpoint_pb2.CheckRequest, _endpoint_pb2.CheckResponse]
-    """Says how the agent is and what it runs. Safe to retry.
-    Errors: none of its own.
+    """Says how the agent is and what it runs. Called at registration, every 15 s, and when a connection was lost: what it
+    does not name then is not running. Safe to retry.
+    Errors: none of its own. UNIMPLEMENTED: nothing is known of what runs, and running attempts keep their time.
     """
 
 @_typing.type_check_only
 class AgentEndpointServiceAsyncStub(AgentEndpointServiceStub):
-    """Served by agents with an endpoint `grpc://host:port`; Agent-Reach is the client."""
+    """Served by agents with an endpoint `grpc://host:port` or `grpcs://host:port`; Agent-Reach is the client. Probes are
+    calls of grpc.health.v1.Health; an agent that does not serve it answers UNIMPLEMENTED, and has answered.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Execute: _aio.UnaryStreamMultiCallable[_endpoint_pb2.ExecuteRequest, _endpoint_pb2.ExecuteResponse]  # type: ignore[assignment]
-    """Works on one task. The stream carries acceptance, deltas, progress and the outcome.
-    Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere.
+    """Works on one task. The stream carries acceptance, deltas, progress and the outcome, which ends it. A stream that
+    ends without an outcome is a failure of the agent. Its deadline is the attempt's, with 5 s to wind down.
+    Called again for an attempt that runs or has ended only with the feature `rejoin`: the call joins it, and says its
+    deltas from the first again, or, if some are no longer held, its whole output with the outcome.
+    Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere; before the first frame they say that it was not
+    begun (UNAVAILABLE only with trailing metadata: without, it could be a broken connection). INVALID_ARGUMENT refuses
+    the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are failures of the task;
+    DEADLINE_EXCEEDED is a timeout; UNKNOWN, INTERNAL and DATA_LOSS are crashes.
     """
     Cancel: _aio.UnaryUnaryMultiCallable[_endpoint_pb2.CancelRequest, _endpoint_pb2.CancelResponse]  # type: ignore[assignment]
     """Stops working on one attempt. Safe to retry; OK also if it is not running.
     Errors: none of its own.
     """
     Check: _aio.UnaryUnaryMultiCallable[_endpoint_pb2.CheckRequest, _endpoint_pb2.CheckResponse]  # type: ignore[assignment]
-    """Says how the agent is and what it runs. Safe to retry.
-    Errors: none of its own.
+    """Says how the agent is and what it runs. Called at registration, every 15 s, and when a connection was lost: what it
+    does not name then is not running. Safe to retry.
+    Errors: none of its own. UNIMPLEMENTED: nothing is known of what runs, and running attempts keep their time.
     """
 
 class AgentEndpointServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Served by agents with an endpoint `grpc://host:port`; Agent-Reach is the client."""
+    """Served by agents with an endpoint `grpc://host:port` or `grpcs://host:port`; Agent-Reach is the client. Probes are
+    calls of grpc.health.v1.Health; an agent that does not serve it answers UNIMPLEMENTED, and has answered.
+    """
 
     @_abc_1.abstractmethod
     def Execute(
@@ -73,8 +93,14 @@ class AgentEndpointServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _endpoint_pb2.ExecuteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_endpoint_pb2.ExecuteResponse], _abc.AsyncIterator[_endpoint_pb2.ExecuteResponse]]:
-        """Works on one task. The stream carries acceptance, deltas, progress and the outcome.
-        Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere.
+        """Works on one task. The stream carries acceptance, deltas, progress and the outcome, which ends it. A stream that
+        ends without an outcome is a failure of the agent. Its deadline is the attempt's, with 5 s to wind down.
+        Called again for an attempt that runs or has ended only with the feature `rejoin`: the call joins it, and says its
+        deltas from the first again, or, if some are no longer held, its whole output with the outcome.
+        Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere; before the first frame they say that it was not
+        begun (UNAVAILABLE only with trailing metadata: without, it could be a broken connection). INVALID_ARGUMENT refuses
+        the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are failures of the task;
+        DEADLINE_EXCEEDED is a timeout; UNKNOWN, INTERNAL and DATA_LOSS are crashes.
         """
 
     @_abc_1.abstractmethod
@@ -93,8 +119,9 @@ class AgentEndpointServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _endpoint_pb2.CheckRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_endpoint_pb2.CheckResponse, _abc.Awaitable[_endpoint_pb2.CheckResponse]]:
-        """Says how the agent is and what it runs. Safe to retry.
-        Errors: none of its own.
+        """Says how the agent is and what it runs. Called at registration, every 15 s, and when a connection was lost: what it
+        does not name then is not running. Safe to retry.
+        Errors: none of its own. UNIMPLEMENTED: nothing is known of what runs, and running attempts keep their time.
         """
 
 def add_AgentEndpointServiceServicer_to_server(servicer: AgentEndpointServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

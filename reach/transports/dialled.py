@@ -1,0 +1,314 @@
+"""One agent that is dialled: its probes, its checks, and its link, over losses and restarts of either side.
+
+A Check that the agent answers is its hello: it says which process it is and what it runs, so that running attempts are
+adopted or given up by the same rule as on Attach. Without an answer the instance is registered but has no link; probes
+go on, and the first good one is followed by a Check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final, Protocol
+
+from agentreach.v1 import endpoint_pb2
+from reach.core import events as ev
+from reach.core.endpoint import Endpoint
+from reach.core.model import Fault, Health, Instance, PoolKey
+from reach.core.pool import Pool
+from reach.errors import ErrorClass, ReachError, Reason, error_of
+from reach.runtime.reach_api import Reach
+from reach.transports.grpc_endpoint import DialledLink, Route
+from reach.transports.probing import Checkup, Line
+from reach.wire.agents import read_key, read_status
+
+log = logging.getLogger(__name__)
+
+UNNAMED: Final = 2
+"""Checks in a row that must leave out an attempt whose call is gone, before it is given up."""
+ANOTHER: Final = "another process answers there; it has to register"
+
+Name = tuple[str, str, int]
+
+
+class Dialling(Protocol):
+    """What an agent that is dialled needs of the one who dials all of them."""
+
+    reach: Reach
+    timeout_s: float
+    beat_ms: int
+
+    async def route(self, tenant: str, endpoint: Endpoint) -> tuple[Route | None, list[str]]:
+        """Where an endpoint is, and what is odd about it."""
+
+    def hasten(self, target: Dialled) -> None:
+        """Its next probe is due now."""
+
+    def forget(self, target: Dialled) -> None:
+        """It is gone."""
+
+
+class Dialled:
+    """One instance that is dialled (`runtime.probes.Target`)."""
+
+    def __init__(self, dialler: Dialling, tenant: str, agent_type: str, joining: ev.Joining) -> None:
+        self._dialler = dialler
+        self.tenant = tenant
+        self.agent_type = agent_type
+        self.joining = joining
+        self.instance: Instance | None = None
+        self.pool: Pool | None = None
+        self.lock = asyncio.Lock()
+        """One registration or hello at a time."""
+        self._link: DialledLink | None = None
+        self._line: Line | None = None
+        self._route: Route | None = None
+        self._endpoint: Endpoint | None = None
+        self._serving = True
+        self._unnamed: dict[Name, int] = {}
+
+    # -- Target -------------------------------------------------------------------------------------------------------
+
+    @property
+    def gone(self) -> bool:
+        """Its instance has left the registry."""
+        pool, instance = self.pool, self.instance
+        return pool is not None and instance is not None and pool.instances.get(instance.instance_id) is not instance
+
+    @property
+    def probe_due_ms(self) -> int:
+        """As the core says."""
+        return self.instance.probe_due_ms if self.instance is not None else 0
+
+    def leave(self) -> None:
+        """Its channels go."""
+        self._dialler.forget(self)
+
+    async def probe(self) -> None:
+        """HLT-3. A good one of an instance without a link is followed by a hello."""
+        line, instance = self._line, self.instance
+        if instance is None:
+            return
+        if line is None:
+            if await self._find_route() is not None or self._line is None:
+                return
+            line = self._line
+        sounding = await line.probe()
+        if sounding.refused:
+            self._lost("connection refused")
+        self.post(ev.Probed(instance, sounding.ok, sounding.rtt_ms, sounding.error))
+        if sounding.ok and sounding.serving is not self._serving:
+            self._serving = sounding.serving
+            self.post(ev.Checked(instance, True, {"ready": sounding.serving}, None, ""))
+        if sounding.ok and not self.up and not self.lock.locked():
+            async with self.lock:
+                self._say_hello(await self.look())
+
+    async def check(self) -> None:
+        """HLT-4."""
+        if self._line is None or self.lock.locked():
+            return
+        checkup = await self.look()
+        instance = self.instance
+        if instance is None or self.lock.locked():
+            return
+        if checkup.answer is None:
+            if checkup.refused:
+                self._lost("connection refused")
+            self.post(ev.Checked(instance, False, None, None, checkup.error))
+        elif self.up:
+            self._checked(instance, checkup.answer, knows=checkup.knows)
+        else:
+            async with self.lock:
+                self._say_hello(checkup)
+
+    # -- asking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def up(self) -> bool:
+        """It has a link that works."""
+        link = self._link
+        return link is not None and not link.gone and self.instance is not None and self.instance.link is link
+
+    def post(self, event: Any) -> None:
+        """Something is known of it."""
+        if self.pool is not None and not self.gone:
+            self._dialler.reach.post(self.pool, event)
+
+    def _believed(self) -> list[Name]:
+        """The attempts that we believe to be running there."""
+        running = self.instance.running.values() if self.instance is not None else ()
+        return [(*task.key, task.attempt) for task in running]
+
+    async def look(self) -> Checkup:
+        """A Check whose answer is of the process that we know."""
+        if self._line is None:
+            return Checkup(None, "it has no address that may be dialled")
+        checkup = await self._line.check(self._believed(), self.tenant)
+        boot_id = checkup.answer.boot_id if checkup.answer is not None else ""
+        if boot_id and boot_id != self.joining.boot_id:
+            return Checkup(None, ANOTHER)
+        return checkup
+
+    def _checked(self, instance: Instance, answer: endpoint_pb2.CheckResponse, *, knows: bool) -> None:
+        idle = answer.worker_idle_share if answer.HasField("worker_idle_share") else None
+        try:
+            status = read_status(answer.status)
+        except ReachError as error:
+            self.post(ev.Checked(instance, False, None, None, f"its status cannot be read: {error.message}"))
+            return
+        self.post(ev.Checked(instance, True, status, idle, ""))
+        if knows:
+            self._give_up_unnamed(instance, set(self._named(answer)))
+
+    def _named(self, answer: endpoint_pb2.CheckResponse) -> list[Name]:
+        names = []
+        for key in answer.running:
+            try:
+                names.append(read_key("running", key, self.tenant))
+            except ReachError:
+                log.debug("%s names an attempt in a way that cannot be read", self.joining.instance_id)
+        return names
+
+    def _give_up_unnamed(self, instance: Instance, named: set[Name]) -> None:
+        """Attempts that were adopted and have no call of their own: one that the agent no longer names, and whose
+        outcome did not come, is lost."""
+        link = self._link
+        assert link is not None
+        before, self._unnamed = self._unnamed, {}
+        for name in self._believed():
+            if name in named or link.calls(name):
+                continue
+            self._unnamed[name] = before.get(name, 0) + 1
+            if self._unnamed[name] >= UNNAMED:
+                report = ev.Reported(instance, *name)
+                message = f"instance {instance.instance_id!r} no longer runs it, and gave no outcome"
+                report.fault = Fault(ErrorClass.UNAVAILABLE, Reason.INSTANCE_LOST, message)
+                self.post(report)
+
+    def _lost(self, why: str) -> None:
+        """Its process is gone, for certain: its work moves at once."""
+        link, instance = self._link, self.instance
+        if link is not None and not link.gone:
+            link.lost(why)
+        elif instance is not None and instance.link is None and (
+            instance.running or instance.health is not Health.OFFLINE
+        ):  # fmt: skip
+            self.post(ev.LinkEnded(instance, None, False, why))
+
+    # -- dialling -----------------------------------------------------------------------------------------------------
+
+    async def prepare(self, joining: ev.Joining) -> None:
+        """Takes over a registration: finds where it is, and what is odd about that.
+
+        Raises:
+            InvalidRequest: it must not be dialled.
+        """
+        endpoint = joining.endpoint
+        assert endpoint is not None
+        route, warnings = await self._dialler.route(self.tenant, endpoint)
+        joining.warnings = (*joining.warnings, *warnings)
+        if joining.heartbeat_ms is None:  # probes are its beats
+            joining.heartbeat_ms = self._dialler.beat_ms
+        if endpoint != self._endpoint and self._link is not None and not self._link.gone:
+            link, instance = self._link, self._link.instance
+            if instance is not None:
+                self.post(ev.LinkEnded(instance, link, True, "it moved to another address"))
+            link.shut()
+        self.joining = joining
+        await self._take(route, endpoint)
+
+    async def _take(self, route: Route | None, endpoint: Endpoint) -> None:
+        former, self._line = self._line, None
+        if former is not None:
+            await former.close()
+        self._endpoint, self._route = endpoint, route
+        self._line = Line(route, self._dialler.timeout_s) if route is not None else None
+
+    async def _find_route(self) -> str | None:
+        """Looks the address up anew; why that gave nothing, which counts as a failed probe."""
+        endpoint = self.joining.endpoint
+        assert endpoint is not None
+        try:
+            route, warnings = await self._dialler.route(self.tenant, endpoint)
+        except ReachError as error:
+            if self.instance is not None:
+                self.post(ev.Probed(self.instance, False, 0.0, error.message))
+            return error.message
+        self.joining.warnings = tuple(warnings)
+        await self._take(route, endpoint)
+        if route is None and self.instance is not None:
+            self.post(ev.Probed(self.instance, False, 0.0, "it has no address that may be dialled"))
+        return None
+
+    def hello(self, checkup: Checkup) -> DialledLink:
+        """Opens a link on what the agent said of itself; `opened` of the link says whether the core took it.
+
+        Raises:
+            InvalidRequest: The status in the answer cannot be read.
+        """
+        dialler, joining, answer, route = self._dialler, self.joining, checkup.answer, self._route
+        endpoint = joining.endpoint
+        assert answer is not None
+        assert route is not None
+        assert endpoint is not None
+        status = read_status(answer.status)
+        key = PoolKey(self.tenant, self.agent_type)
+        pool = dialler.reach.host.pool(key)
+        link = DialledLink(dialler.reach, self.tenant, pool, endpoint, route, lambda: dialler.hasten(self))
+        names = self._named(answer) if checkup.knows else self._believed()
+        link.running = [(*name, self._last_of(pool, name, rejoins=endpoint.rejoins)) for name in names]
+        former, self._link = self._link, link
+        if former is not None:
+            former.shut()
+        self._serving = True
+        self._unnamed.clear()
+        event = ev.Joined(joining, dialler.reach.host.next_revision(), link, link.running, status)
+        self.pool = dialler.reach.host.join(key, event)
+        return link
+
+    async def opened(self, link: DialledLink) -> Instance:
+        """Waits for the core to take a link, for the first time.
+
+        Raises:
+            ReachError: It does not.
+        """
+        taken = await link.opened
+        if isinstance(taken, Fault):
+            raise error_of(taken.error_class, taken.reason, taken.message, metadata=taken.metadata)
+        self.instance = taken
+        self.first_beat(taken)
+        return taken
+
+    def first_beat(self, instance: Instance) -> None:
+        """It has answered a check, so that counts as one."""
+        self.post(ev.Checked(instance, True, None, None, ""))
+
+    @staticmethod
+    def _last_of(pool: Pool, name: Name, *, rejoins: bool) -> int:
+        """Up to where we have its deltas. If we have none and it can say them again, 1, for that asks for all."""
+        task = pool.tasks.get(name[:2])
+        last = task.attempt_sequence if task is not None else 0
+        return last or int(rejoins)
+
+    def _say_hello(self, checkup: Checkup) -> None:
+        """A hello that nobody waits for."""
+        instance = self.instance
+        if instance is None or self.gone or self.up or self._dialler.reach.stopping:
+            return
+        if checkup.answer is None:
+            self.post(ev.Checked(instance, False, None, None, checkup.error))
+            return
+        try:
+            self.hello(checkup)
+        except ReachError as error:
+            self.post(ev.Checked(instance, False, None, None, error.message))
+        else:
+            self.first_beat(instance)
+
+    async def close(self) -> None:
+        """Ends all that is open; the core is told nothing."""
+        if self._link is not None:
+            await self._link.ended()
+        if self._line is not None:
+            await self._line.close()

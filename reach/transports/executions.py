@@ -1,0 +1,267 @@
+"""One attempt at an agent that is dialled: the Execute call, what it says, and what its end means."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from agentreach.v1 import attempt_pb2, endpoint_pb2
+from reach.core import events as ev
+from reach.core.model import Fault, Instance
+from reach.core.stream import size_in_bytes
+from reach.errors import ErrorClass, InvalidRequest, ReachError, Reason
+from reach.wire.agents import read_result, read_status
+from reach.wire.attempts import delta_came, progressed, taken_up
+from reach.wire.status import DETAILS_KEY, bounded_text, error_from_rpc
+
+if TYPE_CHECKING:
+    from reach.transports.grpc_endpoint import DialledLink
+
+log = logging.getLogger(__name__)
+
+CREDIT_BYTES: Final = 256 << 10
+"""Bytes of deltas that the core has not taken yet; more are left unread, so that gRPC slows the agent down."""
+GRACE_S: Final = 5.0
+"""How long an attempt that was told to stop, or said its result, may take to end its call (DLV-11)."""
+
+_C = grpc.StatusCode
+_MEANINGS: Final[dict[grpc.StatusCode, tuple[ErrorClass, Reason, str]]] = {
+    _C.UNAVAILABLE: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent takes no work now"),
+    _C.ABORTED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent gave up"),
+    _C.CANCELLED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent ended the call"),
+    _C.UNIMPLEMENTED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the endpoint does not serve Execute"),
+    _C.UNAUTHENTICATED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent refused our credentials"),
+    _C.PERMISSION_DENIED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent refused our credentials"),
+    _C.RESOURCE_EXHAUSTED: (ErrorClass.RESOURCE_EXHAUSTED, Reason.AGENT_BUSY, "the agent is full"),
+    _C.DEADLINE_EXCEEDED: (ErrorClass.TIMEOUT, Reason.START_TO_CLOSE, "the agent ran out of time"),
+    _C.INVALID_ARGUMENT: (ErrorClass.INVALID_REQUEST, Reason.INVALID_FIELD, "the agent takes no such task"),
+    _C.OUT_OF_RANGE: (ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "the agent failed"),
+    _C.FAILED_PRECONDITION: (ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "the agent failed"),
+    _C.NOT_FOUND: (ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "the agent failed"),
+    _C.ALREADY_EXISTS: (ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "the agent failed"),
+}
+"""What a status means that the agent ends an Execute with, if it carries none of our details. Any other is a crash."""
+
+
+def fault_of_end(failure: grpc.aio.AioRpcError) -> Fault:
+    """What became of an attempt whose call ended with an error, while the connection is well."""
+    code = failure.code()
+    said = bounded_text(failure.details() or "", 1_024)
+    if any(key == DETAILS_KEY for key, _ in failure.trailing_metadata() or ()):
+        error = error_from_rpc(failure)
+        return Fault(error.error_class, error.reason, error.message, dict(error.metadata), error.retry_after_ms)
+    if code is _C.RESOURCE_EXHAUSTED and "larger than max" in said:  # gRPC's own words: nothing else tells them apart
+        message = f"the agent sent a message that is too large: {said}"
+        return Fault(ErrorClass.INVALID_REQUEST, Reason.RESULT_TOO_LARGE, message)
+    if "RST_STREAM" in said:  # a proxy, or the peer's HTTP/2 layer, not the agent's code
+        message = f"the call was reset: {said}"
+        return Fault(ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, message, {"grpc_code": code.name})
+    error_class, reason, what = _MEANINGS.get(code, (ErrorClass.INTERNAL, Reason.AGENT_CRASHED, "the agent broke"))
+    message = f"{what}: {said} ({code.name})" if said else f"{what} ({code.name})"
+    return Fault(error_class, reason, message, {"grpc_code": code.name})
+
+
+class Execution:
+    """See the module. `run` belongs to the link's tasks; everything else is called on the loop."""
+
+    __slots__ = ("_call", "_last", "_stopping", "_unread", "_waiter", "attempt", "heard", "link", "over", "task_id",
+                 "tenant")  # fmt: skip
+
+    def __init__(self, link: DialledLink, tenant: str, task_id: str, attempt: int, last: int) -> None:
+        self.link = link
+        self.tenant = tenant
+        self.task_id = task_id
+        self.attempt = attempt
+        self.heard = False
+        """The agent said something of it: it has begun."""
+        self.over = False
+        """Its outcome is told, or is nobody's concern any more."""
+        self._last = last
+        self._unread = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._stopping = False
+        self._call: Any = None
+
+    @property
+    def name(self) -> tuple[str, str, int]:
+        """(tenant, task_id, attempt)"""
+        return self.tenant, self.task_id, self.attempt
+
+    async def run(self, request: bytes, timeout_s: float | None) -> None:
+        """Calls, reads to the end, and tells the core what that was."""
+        call = self._call = self.link.connection.execute(request, timeout_s)
+        try:
+            while (raw := await call.read()) is not grpc.aio.EOF:
+                if not self.over:
+                    self._frame(raw)
+                while self._unread > CREDIT_BYTES and not self.over and not self._stopping:
+                    self._waiter = asyncio.get_running_loop().create_future()
+                    await self._waiter
+            self._ended(None)
+        except grpc.aio.AioRpcError as failure:
+            broken = failure.code() is _C.UNAVAILABLE and await self.link.connection.is_broken()
+            self._ended(failure, broken=broken)
+        except asyncio.CancelledError:
+            if not call.cancelled() or _is_cancelled():
+                raise
+            self._ended(None)
+        finally:
+            call.cancel()
+            self.link.forget(self)
+
+    # -- what the core says -------------------------------------------------------------------------------------------
+
+    def credit(self, count: int) -> None:
+        """The core has taken so many bytes."""
+        self._unread -= count
+        self._wake()
+
+    def stop(self) -> None:
+        """The attempt is given up: the agent is told, and has a grace to end the call."""
+        if self._stopping or self.over:
+            return
+        self._stopping = True
+        self.link.cancel_there(self.name)
+        self._end_within_grace()
+        self._wake()
+
+    def abandon(self) -> None:
+        """The link is gone, and the core knows: nothing more is told."""
+        self.over = True
+        if self._call is not None:
+            self._call.cancel()
+        self._wake()
+
+    def reject(self, message: str) -> None:
+        """What it said cannot be taken: the attempt fails, and the agent is to stop."""
+        if not self.over:
+            self._tell(Fault(ErrorClass.INTERNAL, Reason.PROTOCOL_VIOLATION, f"the agent {message}"))
+            self.link.cancel_there(self.name)
+            self._end_within_grace()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _end_within_grace(self) -> None:
+        if self._call is not None:
+            asyncio.get_running_loop().call_later(GRACE_S, self._call.cancel)
+
+    # -- what the agent says ------------------------------------------------------------------------------------------
+
+    def _frame(self, raw: bytes) -> None:
+        try:
+            self._items(endpoint_pb2.ExecuteResponse.FromString(raw))
+        except DecodeError:
+            self.reject("sent a frame that cannot be read")
+        except ReachError as error:
+            self.reject(f"sent what cannot be taken: {error.message}")
+
+    def _items(self, frame: endpoint_pb2.ExecuteResponse) -> None:
+        link = self.link
+        instance = link.instance
+        assert instance is not None
+        self.heard = True
+        if frame.HasField("accept"):
+            link.post(taken_up(instance, self.tenant, self._ours(frame.accept)))
+        for delta in frame.deltas:
+            self._ours(delta)
+            delta.attempt_sequence = delta.attempt_sequence or self._last + 1
+            if delta.attempt_sequence <= self._last:
+                continue
+            event = delta_came(instance, self.tenant, delta, link)
+            self._last = delta.attempt_sequence
+            self._unread += size_in_bytes(event.delta.content)
+            link.post(event)
+        for progress in frame.progress:
+            link.post(progressed(instance, self.tenant, self._ours(progress), link))
+            if progress.HasField("status"):
+                self._warm(instance, progress.status)
+        if frame.HasField("result"):
+            self._result(instance, self._ours(frame.result))
+
+    def _result(self, instance: Instance, result: attempt_pb2.AttemptResult) -> None:
+        if self._stopping:
+            return  # its end frees the slot; what it came to is of no use
+        report = read_result(instance, self.tenant, result, self.link.payload_limit)
+        self.over = True
+        self.link.post(report)
+        if result.HasField("status"):
+            self._warm(instance, result.status)
+        self._end_within_grace()
+
+    def _warm(self, instance: Instance, status: Any) -> None:
+        try:
+            self.link.post(ev.Beat(instance, read_status(status)))
+        except ReachError:
+            log.debug("a status of %s cannot be read", instance.instance_id)  # no reason to fail the attempt
+
+    def _ours(self, item: Any) -> Any:
+        """The item with its key whole: on this call there is one attempt, and agents need not repeat its name."""
+        key = item.key
+        key.task_id = key.task_id or self.task_id
+        key.attempt = key.attempt or self.attempt
+        key.tenant = key.tenant or self.tenant
+        if (key.tenant, key.task_id, key.attempt) != self.name:
+            raise InvalidRequest("it names another attempt than the one of this call")
+        return item
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _ended(self, failure: grpc.aio.AioRpcError | None, *, broken: bool = False) -> None:
+        """The call is over."""
+        if self.over:
+            return
+        if self._stopping:
+            self._tell(Fault(ErrorClass.INVALID_REQUEST, Reason.CANCELLED, "the agent has stopped"))
+        elif failure is None:
+            message = "the agent ended the call without a result"
+            self._tell(Fault(ErrorClass.INTERNAL, Reason.PROTOCOL_VIOLATION, message))
+        elif broken:
+            details = bounded_text(failure.details() or "", 256)
+            if details.startswith("failed to connect"):
+                self._tell_unbegun(None, details)
+            self.link.lost(details)
+        else:
+            fault = fault_of_end(failure)
+            if not self.heard and _is_refusal(failure, fault):  # by the contract, it has not begun
+                self._tell_unbegun(fault, "")
+            else:
+                self._tell(fault)
+
+    def _tell(self, fault: Fault) -> None:
+        report = self._report()
+        report.fault = fault
+        self.link.post(report)
+
+    def _tell_unbegun(self, fault: Fault | None, why: str) -> None:
+        report = self._report()
+        report.begun = False
+        if fault is not None:
+            report.fault = fault
+        else:
+            report.released = f"it was not delivered: {why}"
+        self.link.post(report)
+
+    def _report(self) -> ev.Reported:
+        self.over = True
+        instance = self.link.instance
+        assert instance is not None
+        return ev.Reported(instance, *self.name)
+
+
+def _is_refusal(failure: grpc.aio.AioRpcError, fault: Fault) -> bool:
+    """Whether an agent has certainly refused an attempt. UNAVAILABLE with nothing beside it is what gRPC itself says of
+    a connection that breaks, so it says nothing of what the agent has begun."""
+    if fault.error_class is ErrorClass.RESOURCE_EXHAUSTED:
+        return True
+    return fault.error_class is ErrorClass.UNAVAILABLE and bool(failure.trailing_metadata())
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,283 @@
+"""Agents that are dialled (`grpc://host:port`): a connection for their work, and the link that the core sees.
+
+The agent serves AgentEndpointService; each attempt is one Execute call on one channel. What the agent says becomes the
+same events as on an Attach stream, so the core sees no difference. A connection that is refused or reset is a loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+import grpc
+
+from agentreach.v1 import attempt_pb2, endpoint_pb2
+from reach.core import events as ev
+from reach.core.effects import Welcome
+from reach.core.endpoint import Endpoint
+from reach.core.model import Fault, Instance, Task
+from reach.core.pool import Pool
+from reach.errors import ErrorClass, Reason
+from reach.runtime.reach_api import Reach
+from reach.transports.executions import GRACE_S, Execution
+from reach.wire.addresses import Address
+from reach.wire.attempts import offer_of
+
+log = logging.getLogger(__name__)
+
+SERVICE: Final = "/agentreach.v1.AgentEndpointService/"
+MARGIN_BYTES: Final = 256 << 10
+"""What a message may have beside one payload of the largest size."""
+DEADLINE_MARGIN_S: Final = 5.0
+"""How much later than our own time limit the agent's deadline is: it is told to stop first, and has a grace for it."""
+STATE_LAG_S: Final = (0.0, 0.005, 0.02)
+"""When we look whether a channel is down, one after the other."""
+
+_KEEPALIVE: Final = (
+    # All three are needed: without ping_timeout_ms a frozen peer is noticed only after a minute.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_OPTIONS: Final = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # in truth the time a connection attempt may take
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),  # we connect to the addresses that were judged, and nowhere else
+    ("grpc.max_metadata_size", 16 << 10),
+)
+
+
+class Route:
+    """How an endpoint is reached: judged addresses, TLS, credentials. Makes channels."""
+
+    __slots__ = ("address", "ips", "metadata", "payload_limit", "tls_roots")
+
+    def __init__(
+        self, address: Address, ips: Iterable[str], token: str, tls_roots: bytes | None, payload_limit: int
+    ) -> None:
+        self.address = address
+        self.ips = tuple(ips)
+        self.metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self.tls_roots = tls_roots
+        self.payload_limit = payload_limit
+
+    def channel(self, *, keepalive: bool) -> grpc.aio.Channel:
+        """A channel of its own: to the addresses that were judged, under the name that was given."""
+        address = self.address
+        family = "ipv6" if ":" in self.ips[0] else "ipv4"
+        same = [ip for ip in self.ips if (":" in ip) is (family == "ipv6")]
+        spots = [f"[{ip}]:{address.port}" if family == "ipv6" else f"{ip}:{address.port}" for ip in same]
+        options: list[tuple[str, str | int]] = [
+            *_OPTIONS,
+            ("grpc.default_authority", address.authority),
+            ("grpc.max_receive_message_length", self.payload_limit + MARGIN_BYTES),
+            ("grpc.max_send_message_length", -1),
+        ]
+        if keepalive:
+            options += _KEEPALIVE
+        target = f"{family}:{','.join(spots)}"
+        if not address.tls:
+            return grpc.aio.insecure_channel(target, options=options)
+        # The certificate must be for the authority, which is the name that was given.
+        return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(self.tls_roots), options=options)
+
+
+class Connection:
+    """The channel for the work of one endpoint."""
+
+    def __init__(self, route: Route, *, keepalive: bool) -> None:
+        self._channel = route.channel(keepalive=keepalive)
+        self._metadata = route.metadata
+        self._execute: Any = self._channel.unary_stream(f"{SERVICE}Execute")
+        self._cancel: Any = self._channel.unary_unary(f"{SERVICE}Cancel")
+        self._channel.get_state(try_to_connect=True)
+
+    async def is_broken(self) -> bool:
+        """Whether the transport is down, so that a call which just ended UNAVAILABLE was not ended by the agent. Calls
+        can end a moment before the channel says so."""
+        for pause_s in STATE_LAG_S:
+            await asyncio.sleep(pause_s)
+            if self._channel.get_state() is not grpc.ChannelConnectivity.READY:
+                return True
+        return False
+
+    def execute(self, request: bytes, timeout_s: float | None) -> Any:
+        """Begins an attempt; a call to be read."""
+        return self._execute(request, timeout=timeout_s, metadata=self._metadata)
+
+    async def cancel(self, request: bytes) -> None:
+        """Tells the agent to stop an attempt. What it answers is of no use."""
+        try:
+            await self._cancel(request, timeout=GRACE_S, metadata=self._metadata)
+        except grpc.aio.AioRpcError as failure:
+            log.debug("a dialled agent does not take a cancel: %s", failure.code())
+
+    async def close(self) -> None:
+        """Ends all calls."""
+        await self._channel.close()
+
+
+class DialledLink:
+    """One instance that is dialled (`runtime.agents.AgentLink`)."""
+
+    def __init__(
+        self, reach: Reach, tenant: str, pool: Pool, endpoint: Endpoint, route: Route, on_lost: Callable[[], None]
+    ) -> None:
+        self.tenant = tenant
+        self.connection = Connection(route, keepalive=endpoint.keeps_alive)
+        self.payload_limit = route.payload_limit
+        self.instance: Instance | None = None
+        """Who is there, once the core has taken the link."""
+        self.running: list[tuple[str, str, int, int]] = []
+        """What the hello named: (tenant, task_id, attempt, last attempt_sequence)."""
+        self.opened: asyncio.Future[Instance | Fault] = asyncio.get_running_loop().create_future()
+        """The core has taken the link, or refused it."""
+        self._reach = reach
+        self._pool = pool
+        self._endpoint = endpoint
+        self._on_lost = on_lost
+        self._executions: dict[tuple[str, str, int], Execution] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._gone = False
+
+    def post(self, event: Any) -> None:
+        """Something the agent said."""
+        self._reach.post(self._pool, event)
+
+    # -- what the core says -------------------------------------------------------------------------------------------
+
+    def welcome(self, effect: Welcome) -> None:
+        """See AgentLink. What the agent still runs is joined again, if it can do that; else it reports by itself."""
+        self.instance = effect.instance
+        if not self.opened.done():
+            self.opened.set_result(effect.instance)
+        unknown = set(effect.unknown)
+        for name in effect.unknown:
+            self.cancel_there(name)
+        for tenant, task_id, attempt, last in self.running if self._endpoint.rejoins else ():
+            task = self._pool.tasks.get((tenant, task_id))
+            if (tenant, task_id, attempt) not in unknown and task is not None and task.attempt == attempt:
+                self._execute(task, "", 0 if (tenant, task_id, attempt) in effect.replay else last)
+        self.running = []
+
+    def offer(self, task: Task, instance: Instance, traceparent: str) -> None:
+        """See AgentLink."""
+        self._execute(task, traceparent, 0)
+
+    def _execute(self, task: Task, traceparent: str, last: int) -> None:
+        if self._gone or (*task.key, task.attempt) in self._executions:
+            return
+        request = endpoint_pb2.ExecuteRequest(offer=offer_of(task, self.tenant, traceparent))
+        limit = task.start_to_close_ms
+        timeout_s = limit / 1_000 + DEADLINE_MARGIN_S if limit is not None else None
+        execution = Execution(self, task.tenant, task.task_id, task.attempt, last)
+        self._executions[execution.name] = execution
+        self._own(execution.run(request.SerializeToString(), timeout_s))
+
+    def stop(self, tenant: str, task_id: str, attempt: int, reason: Reason) -> None:
+        """See AgentLink."""
+        execution = self._executions.get((tenant, task_id, attempt))
+        if execution is not None:
+            execution.stop()
+        else:
+            self.cancel_there((tenant, task_id, attempt))
+
+    def acknowledge(self, tenant: str, task_id: str, attempt: int) -> None:
+        """See AgentLink. Whoever still works on it then can stop."""
+        execution = self._executions.get((tenant, task_id, attempt))
+        if execution is not None:
+            execution.stop()
+
+    def refuse(self, tenant: str, task_id: str, attempt: int, fault: Fault) -> None:
+        """See AgentLink."""
+        execution = self._executions.get((tenant, task_id, attempt))
+        if fault.reason is Reason.UNEXPECTED_FRAME and self.instance is not None:
+            report = ev.Reported(self.instance, tenant, task_id, attempt)  # deltas are missing, and it said no more
+            report.fault = Fault(ErrorClass.INTERNAL, Reason.PROTOCOL_VIOLATION, fault.message)
+            self.post(report)
+        elif execution is not None:
+            execution.stop()
+
+    def grant(self, tenant: str, task_id: str, attempt: int, effect: str, fault: Fault | None) -> None:
+        """See AgentLink. Dialled agents ask by a call of their own, which has the answer."""
+
+    def credit(self, tenant: str, task_id: str, attempt: int, count: int) -> None:
+        """See AgentLink."""
+        execution = self._executions.get((tenant, task_id, attempt))
+        if execution is not None:
+            execution.credit(count)
+
+    def drain(self, deadline_ms: int) -> None:
+        """See AgentLink. The contract has no word for it: it gets nothing new, and finishes what it has."""
+
+    def close(self, fault: Fault) -> None:
+        """See AgentLink."""
+        if not self.opened.done():
+            self.opened.set_result(fault)
+        self.shut()
+
+    # -- what becomes of it -------------------------------------------------------------------------------------------
+
+    def lost(self, why: str) -> None:
+        """The connection broke. An unanswered ping of ours is suspicion, so the work waits for the agent to come back;
+        anything else is the peer's doing, and certain."""
+        if self._gone or self.instance is None:
+            return
+        ours = "ping timeout" in why or "keepalive" in why
+        self.post(ev.LinkEnded(self.instance, self, ours, f"its connection broke: {why}"))
+        self.shut()
+        self._on_lost()
+
+    def shut(self) -> None:
+        """Ends all calls; the core knows already."""
+        if self._gone:
+            return
+        self._gone = True
+        for execution in list(self._executions.values()):
+            execution.abandon()
+        self._own(self.connection.close())
+
+    @property
+    def gone(self) -> bool:
+        """It was shut."""
+        return self._gone
+
+    def calls(self, name: tuple[str, str, int]) -> bool:
+        """Whether an attempt has a call of its own."""
+        return name in self._executions
+
+    def forget(self, execution: Execution) -> None:
+        """A call is over."""
+        if self._executions.get(execution.name) is execution:
+            del self._executions[execution.name]
+
+    def cancel_there(self, name: tuple[str, str, int]) -> None:
+        """Tells the agent to stop an attempt."""
+        if self._gone:
+            return
+        tenant, task_id, attempt = name
+        key = attempt_pb2.AttemptKey(task_id=task_id, attempt=attempt, tenant="" if tenant == self.tenant else tenant)
+        self._own(self.connection.cancel(endpoint_pb2.CancelRequest(key=key).SerializeToString()))
+
+    async def ended(self) -> None:
+        """Shuts, and returns when all of it has ended."""
+        self.shut()
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        """Bounded by the slots of the instance: one for each attempt, and one for each that is stopped."""
+        task = asyncio.get_running_loop().create_task(work, name="dialled")
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a call to a dialled agent broke", exc_info=error)

@@ -1,0 +1,126 @@
+"""How a dialled gRPC agent is asked: gRPC health for the probe, Check for the application, on a channel of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2
+
+from agentreach.v1 import attempt_pb2, endpoint_pb2
+from reach.transports.grpc_endpoint import SERVICE, Route
+from reach.wire.status import bounded_text
+
+HEALTH: Final = "/grpc.health.v1.Health/Check"
+_NOT_THERE: Final = grpc.StatusCode.UNIMPLEMENTED
+
+
+class Sounding(NamedTuple):
+    """What a probe came to."""
+
+    ok: bool
+    rtt_ms: float
+    error: str = ""
+    refused: bool = False
+    """The machine is there and nobody listens: the process is gone, for certain."""
+    serving: bool = True
+    """What gRPC health says; True where it says nothing."""
+
+
+class Checkup(NamedTuple):
+    """What a Check came to."""
+
+    answer: endpoint_pb2.CheckResponse | None
+    """None if it failed. Empty if the agent does not serve Check."""
+    error: str = ""
+    refused: bool = False
+    knows: bool = True
+    """It serves Check, so that what it does not name does not run there."""
+
+
+class Line:
+    """A channel for probes and checks of one endpoint. After a failure it is made anew: a channel that waits to connect
+    again answers with the failure of before."""
+
+    def __init__(self, route: Route, timeout_s: float) -> None:
+        self.route = route
+        self._timeout_s = timeout_s
+        self._channel: grpc.aio.Channel | None = None
+
+    async def probe(self) -> Sounding:
+        """One round trip. A server without gRPC health answers UNIMPLEMENTED, and has answered: it is alive."""
+        started = time.perf_counter()
+        try:
+            raw = await self._call(HEALTH, health_pb2.HealthCheckRequest().SerializeToString())
+            serving = health_pb2.HealthCheckResponse.FromString(raw).status in (
+                health_pb2.HealthCheckResponse.SERVING,
+                health_pb2.HealthCheckResponse.UNKNOWN,
+            )
+        except DecodeError:
+            return Sounding(False, 0.0, "its answer to a health check cannot be read")
+        except grpc.aio.AioRpcError as failure:
+            if failure.code() in (_NOT_THERE, grpc.StatusCode.NOT_FOUND):
+                return Sounding(True, (time.perf_counter() - started) * 1_000)
+            refused = await self._failed(failure)
+            return Sounding(False, 0.0, "connection refused" if refused else _said(failure), refused)
+        return Sounding(True, (time.perf_counter() - started) * 1_000, serving=serving)
+
+    async def check(self, running: Iterable[tuple[str, str, int]], tenant: str) -> Checkup:
+        """Asks the agent how it is, and which of these attempts it runs."""
+        request = endpoint_pb2.CheckRequest()
+        for owner, task_id, attempt in running:
+            request.running.append(
+                attempt_pb2.AttemptKey(task_id=task_id, attempt=attempt, tenant="" if owner == tenant else owner)
+            )
+        try:
+            raw = await self._call(f"{SERVICE}Check", request.SerializeToString())
+            return Checkup(endpoint_pb2.CheckResponse.FromString(raw))
+        except DecodeError:
+            return Checkup(None, "its answer to Check cannot be read")
+        except grpc.aio.AioRpcError as failure:
+            if failure.code() is _NOT_THERE:
+                return Checkup(endpoint_pb2.CheckResponse(), "it does not serve Check", knows=False)
+            refused = await self._failed(failure)
+            return Checkup(None, "connection refused" if refused else _said(failure), refused)
+
+    async def _call(self, method: str, request: bytes) -> bytes:
+        if self._channel is None:
+            self._channel = self.route.channel(keepalive=False)
+        call: Any = self._channel.unary_unary(method)
+        answer: bytes = await call(request, timeout=self._timeout_s, metadata=self.route.metadata)
+        return answer
+
+    async def _failed(self, failure: grpc.aio.AioRpcError) -> bool:
+        """Makes the channel anew; whether the connection is refused, by all addresses."""
+        await self.close()
+        if failure.code() is not grpc.StatusCode.UNAVAILABLE:
+            return False
+        return all([await _refuses(ip, self.route.address.port, self._timeout_s) for ip in self.route.ips])
+
+    async def close(self) -> None:
+        """Ends the channel; the next call makes another."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+
+async def _refuses(ip: str, port: int, timeout_s: float) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(ip, port)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return False
+
+
+def _said(failure: grpc.aio.AioRpcError) -> str:
+    if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return "no answer in time"
+    return bounded_text(f"{failure.code().name}: {failure.details() or ''}", 256)

@@ -1,0 +1,55 @@
+"""What the end of an Execute call means, for statuses that no agent of grpcio makes by itself (DLV-4)."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from reach.errors import AgentError, ErrorClass, Reason, Unavailable
+from reach.transports.executions import fault_of_end
+from reach.wire.status import status_of
+
+
+def ended(code: grpc.StatusCode, details: str = "", trailing=()) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailing), details)
+
+
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+def test_every_code_has_a_meaning_and_keeps_what_was_said(code):
+    fault = fault_of_end(ended(code, "said \x1b[31mso"))
+    assert "said" in fault.message
+    assert "\x1b" not in fault.message
+    assert fault.metadata == {"grpc_code": code.name}
+    assert fault.error_class in ErrorClass
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN])
+def test_a_call_that_was_reset_is_tried_elsewhere_and_is_no_crash(code):
+    fault = fault_of_end(ended(code, "Received RST_STREAM with error code 2"))
+    assert (fault.error_class, fault.reason) == (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AgentError("no such order", order="7"),
+        AgentError("not for you", Reason.AGENT_REJECTED),
+        Unavailable("come back", retry_after_ms=1_500),
+    ],
+)
+def test_our_error_details_say_more_than_the_code(error):
+    status = status_of(error)
+    fault = fault_of_end(ended(status.code, status.details, status.trailing_metadata))
+    assert (fault.error_class, fault.reason, fault.message) == (error.error_class, error.reason, error.message)
+    assert fault.retry_after_ms == error.retry_after_ms
+
+
+def test_an_oversize_message_is_told_from_a_full_agent():
+    too_large = fault_of_end(ended(grpc.StatusCode.RESOURCE_EXHAUSTED, "Received message larger than max (9 vs. 4)"))
+    full = fault_of_end(ended(grpc.StatusCode.RESOURCE_EXHAUSTED, "queue is full"))
+    assert (too_large.reason, full.reason) == (Reason.RESULT_TOO_LARGE, Reason.AGENT_BUSY)
+    assert too_large.error_class is ErrorClass.INVALID_REQUEST
+
+
+def test_a_long_text_is_cut():
+    assert len(fault_of_end(ended(grpc.StatusCode.INTERNAL, "x" * 100_000)).message) < 1_200
