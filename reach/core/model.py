@@ -283,10 +283,9 @@ class Instance:
         "agent_id", "availability", "availability_until_ms", "beat_ms", "beats", "beats_expected_from_ms",
         "below_since_ms", "bit", "blocked_by", "boot_id", "circuit", "conditions", "dialled", "done", "endpoint",
         "failed", "foreign", "frame_marks", "generation", "health", "health_since_ms", "heard", "heartbeat_ms",
-        "history", "inflight", "instance_id", "lane", "last_probe_error", "latency_ms", "link", "max_concurrency", "max_sessions",
-        "methods", "missed_since_ms", "moved_ms", "pool_key", "priority", "probe_due_ms", "probe_loss", "probe_rtt_ms",
-        "probe_status", "probed_ms",
-        "probes", "profile", "ramp", "reach_score", "ready", "ready_ms", "registered_wall_ms", "registration",
+        "history", "inflight", "instance_id", "lane", "last_probe_error", "latency_ms", "link", "max_concurrency",
+        "max_sessions", "methods", "missed_since_ms", "moved_ms", "pool_key", "priority", "probe_due_ms", "probe_loss",
+        "probe_rtt_ms", "probe_status", "probed_ms", "probes", "profile", "ramp", "reach_score", "ready", "ready_ms", "registered_wall_ms", "registration",
         "reopened_ms", "revision", "running", "stale_boots", "started_ms", "status", "suspected", "timer_slot", "told",
         "unready_ms", "warnings", "weight",
     )  # fmt: skip
