@@ -285,9 +285,9 @@ class Instance:
         "failed", "foreign", "frame_marks", "generation", "health", "health_since_ms", "heard", "heartbeat_ms",
         "history", "inflight", "instance_id", "lane", "last_probe_error", "latency_ms", "link", "max_concurrency",
         "max_sessions", "methods", "missed_since_ms", "moved_ms", "pool_key", "priority", "probe_due_ms", "probe_loss",
-        "probe_rtt_ms", "probe_status", "probed_ms", "probes", "profile", "ramp", "reach_score", "ready", "ready_ms", "registered_wall_ms", "registration",
-        "reopened_ms", "revision", "running", "stale_boots", "started_ms", "status", "suspected", "timer_slot", "told",
-        "unready_ms", "warnings", "weight",
+        "probe_rtt_ms", "probe_status", "probed_ms", "probes", "profile", "ramp", "reach_score", "ready", "ready_ms",
+        "registered_wall_ms", "registration", "reopened_ms", "revision", "running", "stale_boots", "started_ms",
+        "status", "suspected", "timer_slot", "told", "unready_ms", "warnings", "weight",
     )  # fmt: skip
 
     def __init__(self, instance_id: str, profile: Profile, pool_key: PoolKey) -> None:

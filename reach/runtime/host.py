@@ -333,8 +333,8 @@ class Host:
         event.joining.profile = self.directory.add(key, event.joining.instance_id, event.joining.profile)
         self.post(pool, event)
         waiting = {key.tenant, *event.joining.profile.allowed_tenants}
-        for tenant in waiting:
-            resolve_waiting(self, tenant)
+        for tenant in waiting:  # after the step: tasks that came in this turn of the loop do not wait yet
+            self._loop.call_soon(resolve_waiting, self, tenant)
         return pool
 
     # -- loading and reading ------------------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ async def reform(host: Host, vocabulary: Vocabulary, routes: Routes) -> None:
                 await asyncio.sleep(0)
         directory.succeed(other)
         await _reword(host, before)
+    await asyncio.sleep(0)  # tasks that came in this turn of the loop do not wait yet
     for pool in host.pools():
         for count, task in enumerate(list(pool.queue), 1):
             if task in pool.queue:
