@@ -17,15 +17,15 @@ from reach.wire.requests import TaskReader
 
 
 class Link:
-    """A link that keeps what it is offered."""
+    """A link that tells what it is offered."""
 
     tenant = "default"
 
     def __init__(self) -> None:
-        self.offers: list[Task] = []
+        self.offered: asyncio.Future[Task] = asyncio.get_running_loop().create_future()
 
     def offer(self, task: Task, *_: Any) -> None:
-        self.offers.append(task)
+        self.offered.set_result(task)
 
     def welcome(self, _: Any) -> None:
         """Nothing to say."""
@@ -54,9 +54,7 @@ async def test_REG_5_an_agent_that_comes_in_the_same_turn_as_the_task_gets_it(tm
         node.reach.submit(task, selector, Reader(Sink(), 0, Interest.OUTCOME))
         node.reach.hello("default", *read_registration(registration), link, [], {})
         async with asyncio.timeout(5):
-            while not link.offers:
-                await asyncio.sleep(0.01)
-        assert link.offers == [task]
+            assert await link.offered is task
     finally:
         node.reach.cancel("default", "t", "", None)
         await node.stop()
