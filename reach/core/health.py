@@ -16,10 +16,8 @@ from reach.core.reachability import (
     WEIGHTS,
     ProbePeriods,
     ReachWeights,
-    loss_rate,
     misses_in_a_row,
     reach_score,
-    round_trip_ms,
 )
 
 SUSPECT_BEATS = 1.5
@@ -160,9 +158,8 @@ def reach_score_of(instance: Instance, now_ms: int, weights: ReachWeights = WEIG
     """The ReachScore of an instance as of now (HLT-11); None before there is evidence of its life."""
     if not instance.beat_ms:
         return None
-    probes = instance.probes
-    rtt, loss = (round_trip_ms(probes), loss_rate(probes)) if probes else (None, None)
-    return reach_score(now_ms - instance.beat_ms, instance.heartbeat_ms, rtt, loss, weights)
+    age_ms = now_ms - instance.beat_ms
+    return reach_score(age_ms, instance.heartbeat_ms, instance.probe_rtt_ms, instance.probe_loss, weights)
 
 
 def move(instance: Instance, sign: Sign, reason: str, now_ms: int, wall_ms: int) -> bool:

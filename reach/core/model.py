@@ -283,8 +283,9 @@ class Instance:
         "below_since_ms", "bit", "blocked_by", "boot_id", "circuit", "conditions", "dialled", "done", "failed",
         "foreign", "frame_marks", "generation", "health", "health_since_ms", "heard", "heartbeat_ms", "history",
         "inflight", "instance_id", "lane", "last_probe_error", "latency_ms", "link", "max_concurrency", "max_sessions",
-        "methods", "missed_since_ms", "moved_ms", "pool_key", "priority", "probe_due_ms", "probe_status", "probed_ms",
-        "probes", "profile", "ramp", "reach_score", "ready", "ready_ms", "registered_wall_ms", "registration",
+        "methods", "missed_since_ms", "moved_ms", "pool_key", "priority", "probe_due_ms", "probe_loss", "probe_rtt_ms",
+        "probe_status", "probed_ms", "probes", "profile", "ramp", "reach_score", "ready", "ready_ms",
+        "registered_wall_ms", "registration",
         "reopened_ms", "revision", "running", "stale_boots", "started_ms", "status", "suspected", "timer_slot", "told",
         "unready_ms", "warnings", "weight",
     )  # fmt: skip
@@ -359,6 +360,9 @@ class Instance:
         # What probes show (HLT-3); see core/reachability.py
         self.probes: list[float | None] = []
         """The last 10: round trip in ms, or None for one that was lost; oldest first."""
+        self.probe_rtt_ms: float | None = None
+        self.probe_loss: float | None = None
+        """What they come to; None without any."""
         self.probe_status = "none"
         """`none`, `ok`, `failing`, `unreachable`."""
         self.last_probe_error = ""

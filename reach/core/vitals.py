@@ -9,7 +9,7 @@ from reach.core.conditions import clear, mark
 from reach.core.effects import Noted, Turn
 from reach.core.health import Sign
 from reach.core.model import Availability, Condition, Health, Instance
-from reach.core.reachability import PROBES, misses_in_a_row, probe_period_ms
+from reach.core.reachability import PROBES, loss_rate, misses_in_a_row, probe_period_ms, round_trip_ms
 from reach.core.signals import BEAT_WINDOW_MS
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Vitals:
             return
         instance.probes.append(max(0.0, event.rtt_ms) if event.ok else None)
         del instance.probes[:-PROBES]
+        instance.probe_rtt_ms, instance.probe_loss = round_trip_ms(instance.probes), loss_rate(instance.probes)
         if event.ok:
             instance.probed_ms, instance.missed_since_ms = turn.now_ms, 0
             instance.probe_status = "ok"

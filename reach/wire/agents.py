@@ -16,7 +16,6 @@ from reach.core.health import reach_score_of
 from reach.core.model import Availability, EffectKind, Fault, Instance, Profile
 from reach.core.policies import load_of
 from reach.core.pool import Pool
-from reach.core.reachability import loss_rate, round_trip_ms
 from reach.core.stream import Delta, Mode, size_in_bytes
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
 from reach.wire.answers import content_of, duration, timestamp
@@ -321,8 +320,7 @@ def _fill_reach(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms
         message.reach_score = score
     message.probe_status = instance.probe_status
     message.last_probe_error = bounded_text(instance.last_probe_error, NOTE_BYTES)
-    rtt, loss = round_trip_ms(instance.probes), loss_rate(instance.probes)
-    if rtt is not None:
-        message.probe_rtt.FromMicroseconds(round(rtt * 1_000))
-    if loss is not None:
-        message.probe_loss = loss
+    if instance.probe_rtt_ms is not None:
+        message.probe_rtt.FromMicroseconds(round(instance.probe_rtt_ms * 1_000))
+    if instance.probe_loss is not None:
+        message.probe_loss = instance.probe_loss

@@ -1,5 +1,6 @@
 """Configuration: where it comes from, what is refused and how that is told."""
 
+import json
 import os
 import re
 import subprocess
@@ -443,3 +444,18 @@ def test_RTE_3_policies_that_mean_nothing_are_told_with_file_and_line(tmp_path: 
     (problem,) = caught.value.problems
     assert told in problem
     assert re.search(r"reach\.yaml:2", problem)
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        [{"agent_type": "a"}],
+        [{"agent_type": "a", "command": ["x"], "url": "http://h/"}],
+        [{"agent_type": "a", "url": "ftp://h/"}],
+        [{"agent_type": "a", "command": ["x"]}, {"agent_type": "a", "command": ["y"]}],
+    ],
+)
+def test_HLT_14_a_wake_hook_is_one_command_or_one_url(hooks, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps({"wake": {"hooks": hooks}}))
+    assert refused(file, None, None) != ()

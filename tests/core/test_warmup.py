@@ -169,3 +169,18 @@ def test_HLT_10_who_starts_slowly_is_used_when_the_task_fits_nowhere_else():
     shell.submit()
     shell.join("new", slots=3)
     assert {shell.submit(cost=3).instance_id, shell.submit().instance_id} == {"warm", "new"}
+
+
+def test_HLT_10_new_sessions_come_slowly_too_and_are_taken_if_nobody_else_can():
+    shell = Shell()
+    warm = shell.join("warm", slots=1_000)
+    shell.advance_beating(31_000, warm)
+    new = shell.join("new", slots=1_000)
+    chosen = Counter(shell.submit(session=f"s{number}").instance_id for number in range(200))
+    assert 1 <= chosen["new"] <= 45  # a tenth of the decisions, and the bounded load prefers it in these
+    shell.advance_beating(31_000, warm, new)
+    chosen = Counter(shell.submit(session=f"t{number}").instance_id for number in range(200))
+    assert chosen["new"] >= 70
+    other = Shell()
+    other.join("new")
+    assert other.submit(session="s").instance_id == "new"
