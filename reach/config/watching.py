@@ -112,6 +112,8 @@ class Rules:
                 log.warning("%s", text)
         if problems:
             raise ConfigError(problems)
+        if vocabulary.skills == self.vocabulary.skills:
+            vocabulary = self.vocabulary  # the same object: what is registered need not be read anew
         return vocabulary, routes
 
 

@@ -247,7 +247,8 @@ class Directory:
             for digest, score in (lexicon.matches(selector.text) if lexicon is not None else {}).items():
                 scores[digest] = max(score, scores.get(digest, 0.0))
         for digest, score in similar.items():
-            scores[digest] = max(score, scores.get(digest, 0.0))
+            if self._pools_by(tenant, "document", digest):  # not what others have, and this tenant may not call
+                scores[digest] = max(score, scores.get(digest, 0.0))
         return requirement._replace(documents=accepted(scores, self.threshold))
 
     def _match(

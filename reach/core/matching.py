@@ -28,8 +28,8 @@ MAX_WORDS = 64
 """Different words of a text that are looked at."""
 MAX_SCORED = 2_000
 """Documents that are scored for one text, those with the rarest words first."""
-KEPT = 8
-"""Documents that a request may go to, the best first."""
+KEPT = 32
+"""Documents that a request may go to, the best first. Equal documents are one, however many agents declare them."""
 STEP = 5
 """Matches are kept in steps of 5 percent, so that texts that fit alike wait in one queue."""
 THRESHOLD = 0.6

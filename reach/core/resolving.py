@@ -100,6 +100,10 @@ def understood(selector: Selector, routes: Routes, vocabulary: Vocabulary, *, st
             metadata = {"field": "task.selector.capability"}
             return _refused(requirement, Fault(ErrorClass.INVALID_REQUEST, Reason.INVALID_FIELD, message, metadata))
         asked = asked or route.require_capability
+    if requirement.capability_version and not asked:
+        message = "task.selector.capability_version: needs a capability"
+        metadata = {"field": "task.selector.capability_version"}
+        return _refused(requirement, Fault(ErrorClass.INVALID_REQUEST, Reason.INVALID_FIELD, message, metadata))
     capability = vocabulary.canonical(asked)
     tags = requirement.required_tags
     if route is not None:

@@ -16,7 +16,6 @@ from heapq import nlargest
 from math import sqrt
 
 from reach.core.directory import Directory
-from reach.core.matching import KEPT
 from reach.runtime.clock import Clock
 from reach.runtime.embedders import Embedder, EmbedderError
 
@@ -26,6 +25,8 @@ WAIT_MS = 20
 """How long a task waits for the meaning of its text."""
 TEXTS = 10_000
 """Texts whose comparison is kept."""
+NEAREST = 512
+"""Documents that are kept for a text: of all tenants, so more than one of them needs."""
 AHEAD = 64
 """Texts that wait for the thread; more go by words at once."""
 PAUSE_MS = 10_000
@@ -163,9 +164,10 @@ class Matcher:
         self._prepare(documents)
         asked = unit(self._embedder.embed([text])[0])
         scores = {digest: cosine(asked, vector) for digest, vector in self._vectors.items()}
-        best = nlargest(KEPT, scores, key=scores.__getitem__)
-        least, needed = self._threshold, self._directory.threshold
-        return {digest: rescaled(scores[digest], least, needed) for digest in best}
+        near = (digest for digest, score in scores.items() if score >= self._threshold)
+        best = nlargest(NEAREST, near, key=scores.__getitem__)
+        needed = self._directory.threshold
+        return {digest: rescaled(scores[digest], self._threshold, needed) for digest in best}
 
 
 def unit(vector: list[float]) -> list[float]:

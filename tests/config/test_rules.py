@@ -207,8 +207,10 @@ async def test_a_reload_can_be_asked_for(tmp_path):
     text = files.routes.read_text()
     files.routes.write_text(text.replace("intent_prefix: i", "intent_prefix: k"))
     os.utime(files.routes, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # as if nothing had changed
+    before = files.rules.vocabulary
     assert await files.rules.reload()
     assert files.taken == [(["a"], ["k"])]
+    assert files.rules.vocabulary is before
 
 
 async def test_REG_5_strict_routes_name_skills_of_the_vocabulary(tmp_path, caplog):

@@ -12,10 +12,11 @@ from reach.core.documents import Document, schema_key
 from reach.core.intents import Route, Routes
 from reach.core.model import PoolKey, Requirement
 from reach.core.resolving import Selector
+from reach.core.routing import Router
 from reach.core.sifting import passes
 from reach.core.vocabulary import Skill, Vocabulary
 from reach.errors import Reason
-from tests.core.harness import profile
+from tests.core.harness import instance_of, profile
 
 TENANT = "acme"
 GPU, CPU = PoolKey(TENANT, "gpu-box"), PoolKey(TENANT, "cpu-box")
@@ -379,3 +380,47 @@ def test_RTE_1_the_fast_filter_is_all_filters(one, selector, tenant, keys):
     requirement = selector.requirement._replace(documents=tuple((key, 100) for key in keys))
     stages = dict(sifting._stages(tenant, GPU, one, requirement, Vocabulary()))
     assert passes(tenant, GPU, one, requirement, Vocabulary()) == all(stages.values())
+
+
+def test_GOV_1_what_another_matcher_finds_of_other_tenants_is_left_out():
+    directory = directory_of(
+        (PoolKey("other", "t"), "o1", declares("one", document("chat"))), (GPU, "g1", declares("two", document("talk")))
+    )
+    directory.similar_of = lambda _: {document("chat").digest: 0.9, document("talk").digest: 0.7}
+    assert directory.resolve(TENANT, asked(text="what is the weather")).match == {"two": 0.7}
+
+
+rich_documents = st.builds(
+    lambda name, version, schema_id, languages: Document(
+        name, name, version, digest=f"{name}{version}{schema_id}{languages}", schema_id=schema_id, languages=languages
+    ),
+    st.sampled_from(["x", "y"]), st.sampled_from(["", "2"]), st.sampled_from(["", "s"]),
+    st.sampled_from([(), ("de",), ("en", "fr")]),
+)  # fmt: skip
+parts: dict[str, st.SearchStrategy[Any]] = {
+    "agent_id": st.sampled_from(["", "a"]),
+    "capability": st.sampled_from(["", "x", "y"]),
+    "capability_version": st.sampled_from(["", "2"]),
+    "method": st.sampled_from(["", "m"]),
+    "required_tags": st.sampled_from([(), ("t",), ("t", "u")]),
+    "accepted_languages": st.sampled_from([(), ("de",), ("fr",)]),
+    "tenant": st.sampled_from(["", "guest"]),
+    "documents": st.sampled_from([(), ((schema_key("x", "s"), 100),), ((schema_key("x", ""), 100), ("y2()", 90))]),
+}
+needs = st.fixed_dictionaries(parts).map(lambda given: Requirement(**given))
+
+
+@settings(max_examples=400)
+@given(st.lists(rich_documents, max_size=3), profiles, needs)
+def test_RTE_1_both_levels_have_the_same_filters(declared, one, requirement):
+    """Level 1 looks at profiles, level 2 at bits: an instance that one of them takes, the other must take."""
+    capabilities = tuple((each.name, each.version) for each in declared)
+    one = one._replace(documents=tuple(declared), capabilities=capabilities)
+    if requirement.capability_version and not requirement.capability:
+        return  # a version of nothing
+    instance = instance_of("i1")
+    instance.profile = one
+    router = Router()
+    router.add(instance)
+    expected = passes(requirement.tenant or TENANT, GPU, one, requirement, Vocabulary())
+    assert router.matches(instance, requirement) == expected

@@ -133,6 +133,7 @@ SAID = [
     ({"text": "what is the weather"}, "NOT_FOUND", "NO_TEXT_MATCH", "'what is the weather'"),
     ({"text": "x" * 20_000}, "INVALID_ARGUMENT", "INVALID_FIELD", "task.selector.text"),
     ({}, "INVALID_ARGUMENT", "INVALID_FIELD", "names nobody"),
+    ({"agent_type": "x", "capability_version": "1"}, "INVALID_ARGUMENT", "INVALID_FIELD", "needs a capability"),
 ]
 
 
