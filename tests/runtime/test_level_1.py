@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from reach.core.directory import UNRESOLVED, Directory
+from reach.core.documents import Document
 from reach.core.intents import Route, Routes
-from reach.core.model import Document, PoolKey, Profile, Requirement, Task
+from reach.core.model import PoolKey, Profile, Requirement, Task
 from reach.core.resolving import Selector
 from reach.core.retry import POLICIES, RetryPolicy
 from reach.core.vocabulary import Vocabulary
