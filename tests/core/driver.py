@@ -68,6 +68,7 @@ class Driver:
         task = self.shell.task(task_id, requirement=r.choice(REQUIREMENTS), cost=r.choice((1, 1, 1, 2, 5)))
         task.volatile, task.priority = r.random() < 0.2, r.randrange(10)
         task.session = r.choice(("", "", "s1", "s2"))
+        task.policy = r.choice(("", "", "capability", "least_connections", "round_robin", "consistent_hash"))
         task.start_delay_ms = r.choice((0, 0, 0, 2_000))
         task.schedule_to_start_ms = r.choice((None, None, 3_000))
         task.start_to_close_ms = r.choice((None, 1_000, 20_000))

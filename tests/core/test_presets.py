@@ -202,3 +202,45 @@ def test_a_policy_of_zeros_cannot_be_made_and_an_unknown_one_is_the_pools():
         own_policy("zero", {"latency": 0})
     router = Router(Policy("mine", {"capacity": 1.0}))
     assert router.policy_of("gone with the configuration") is router.policy
+
+
+def test_a_policy_beside_the_pools_own_sees_every_change_since_it_was_last_asked():
+    one, two = instance_of("one", 10), instance_of("two", 10, 4)
+    router = router_of(one, two)
+    least = POLICIES["least_connections"]
+    assert router.pick(ANY, (), 1, 1, least).chosen is one
+    one.inflight = 8  # it is still where it was, unless the index hears of it
+    router.place(one)
+    assert router.pick(ANY, (), 1, 1, least).chosen is two
+    two.blocked_by = "unhealthy"
+    router.place(two)
+    assert router.pick(ANY, (), 1, 1, least).chosen is one
+    two.blocked_by = ""
+    router.place(two)
+    assert router.pick(ANY, (), 1, 1, least).chosen is two
+
+
+def test_who_becomes_free_or_full_is_seen_and_counted_at_once():
+    one, two = instance_of("one", 1), instance_of("two", 1, 1)
+    router = router_of(one, two, overcommit=2.0)
+    first = router.pick(ANY, (), 1, 1)
+    assert (first.chosen, first.cause, dict(first.dropped)) == (one, "score", {"capacity": 1})
+    one.inflight, two.inflight = 1, 0
+    router.place(one)
+    router.place(two)
+    second = router.pick(ANY, (), 1, 1)
+    assert (second.chosen, second.cause, dict(second.dropped)) == (two, "score", {"capacity": 1})
+    two.blocked_by = "draining"
+    router.place(two)
+    third = router.pick(ANY, (), 1, 1)
+    assert (third.chosen, third.cause, dict(third.dropped)) == (one, "overcommit", {"draining": 1, "capacity": 1})
+
+
+def test_under_a_policy_of_ones_own_that_weighs_the_match_none_is_no_bar():
+    other, fit = instance_of("other", 9, agent_id="other"), instance_of("fit", 9, documents=(document("fit"),))
+    router = router_of(other, fit)
+    by_match = own_policy("by_match", {"match": 1, "capacity": 1})
+    asked = Requirement(documents=(("digest of fit", 80), ("digest of nobody", 70)))
+    assert router.pick(asked, (), 1, 1, by_match).chosen is fit
+    anybody = [mask for mask, _ in router._groups(by_match, router.filters.all, asked)]
+    assert sum(anybody) == router.filters.all
