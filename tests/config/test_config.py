@@ -1,5 +1,6 @@
 """Configuration: where it comes from, what is refused and how that is told."""
 
+import json
 import os
 import subprocess
 import sys
@@ -431,3 +432,18 @@ def test_HLT_11_the_parts_of_the_reach_score_come_to_a_hundred():
 
 def test_defaults_of_health_are_those_of_the_core():
     assert thresholds_of(Config()) == THRESHOLDS
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        [{"agent_type": "a"}],
+        [{"agent_type": "a", "command": ["x"], "url": "http://h/"}],
+        [{"agent_type": "a", "url": "ftp://h/"}],
+        [{"agent_type": "a", "command": ["x"]}, {"agent_type": "a", "command": ["y"]}],
+    ],
+)
+def test_HLT_14_a_wake_hook_is_one_command_or_one_url(hooks, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps({"wake": {"hooks": hooks}}))
+    assert refused(file, None, None) != ()
