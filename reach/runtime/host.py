@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 TICK_MS = 250
 """How often we look whether time went by without us."""
 
+
 TAKEN = -1
 """The row of a task whose id the journal has given to another: it is undone, and nobody hears of it."""
 

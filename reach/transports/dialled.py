@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from agentreach.v1 import endpoint_pb2
 from reach.core import events as ev
 from reach.core.endpoint import Endpoint
-from reach.core.model import Fault, Health, Instance, PoolKey
+from reach.core.model import Fault, Instance, PoolKey
 from reach.core.pool import Pool
 from reach.errors import ErrorClass, ReachError, Reason, error_of
 from reach.runtime.reach_api import Reach
@@ -65,6 +65,7 @@ class Dialled:
         self._route: Route | None = None
         self._endpoint: Endpoint | None = None
         self._serving = True
+        self._told_lost = False
         self._unnamed: dict[Name, int] = {}
 
     # -- Target -------------------------------------------------------------------------------------------------------
@@ -187,14 +188,19 @@ class Dialled:
                 self.post(report)
 
     def _lost(self, why: str) -> None:
-        """Its process is gone, for certain: its work moves at once."""
+        """Its process is gone, for certain: its work moves at once. Told once: work that must wait for it nevertheless
+        waits from then on."""
         link, instance = self._link, self.instance
         if link is not None and not link.gone:
             link.lost(why)
-        elif instance is not None and instance.link is None and (
-            instance.running or instance.health is not Health.OFFLINE
-        ):  # fmt: skip
+        elif instance is not None and instance.link is None and not self._told_lost:
+            self._told_lost = True
             self.post(ev.LinkEnded(instance, None, False, why))
+
+    def _link_lost(self) -> None:
+        """A link told the core that it is lost."""
+        self._told_lost = True
+        self._dialler.hasten(self)
 
     # -- dialling -----------------------------------------------------------------------------------------------------
 
@@ -255,13 +261,13 @@ class Dialled:
         status = read_status(answer.status)
         key = PoolKey(self.tenant, self.agent_type)
         pool = dialler.reach.host.pool(key)
-        link = DialledLink(dialler.reach, self.tenant, pool, endpoint, route, lambda: dialler.hasten(self))
+        link = DialledLink(dialler.reach, self.tenant, pool, endpoint, route, self._link_lost)
         names = self._named(answer) if checkup.knows else self._believed()
         link.running = [(*name, self._last_of(pool, name, rejoins=endpoint.rejoins)) for name in names]
         former, self._link = self._link, link
         if former is not None:
             former.shut()
-        self._serving = True
+        self._serving, self._told_lost = True, False
         self._unnamed.clear()
         event = ev.Joined(joining, dialler.reach.host.next_revision(), link, link.running, status)
         self.pool = dialler.reach.host.join(key, event)

@@ -198,6 +198,21 @@ async def test_DLV_7_sending_an_irreversible_task_is_its_grant(stubs):
         await server.stop(0)
 
 
+async def test_DLV_7_a_granted_effect_waits_for_its_lost_agent_once_however_often_that_is_probed(node, stubs):
+    agent = EndpointAgent(wait=forever)
+    async with serving(agent):
+        await agent.register(stubs)
+        asked = asyncio.create_task(ask(stubs, agent, "wait", effects="EFFECTS_IRREVERSIBLE", retry={}))
+        await eventually(lambda: agent.open)
+        instance = instance_of(node, agent)
+        (task,) = instance.running.values()
+    await eventually(lambda: instance.link is None and task.lease_until_ms)
+    until, lost = task.lease_until_ms, len(instance.probes)
+    await eventually(lambda: instance.probes[lost:].count(None) >= 3 or instance.probes.count(None) == 10)
+    assert task.lease_until_ms == until
+    asked.cancel()
+
+
 @pytest.mark.parametrize(
     ("code", "trailing", "certain"),
     [
