@@ -106,6 +106,7 @@ class Node:
         loaded = await asyncio.to_thread(journal.load)
         restored = restore(self.host, loaded)
         self.reach = Reach(self.host, self.node_id, strict=config.registry.strict)
+        notes.watchers = self.reach.changes.touched
         self._sources()
         services = Services(self.reach, reader, tracing, self.metrics)
         admission = {

@@ -9,6 +9,7 @@ import click
 from reach.cli.exits import Exit
 from reach.cli.selector import payload_of, selector_options, task_options
 from reach.cli.settings import server_options, settings_of
+from reach.cli.simulate import simulate
 from reach.cli.terminal import span, write, write_facts, write_json, write_table
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 @click.group()
 def route() -> None:
     """Ask where tasks would go."""
+
+
+route.add_command(simulate)
 
 
 @route.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reach.core import drain
 from reach.core.chance import mix
 from reach.core.effects import Offer, Turn
 from reach.core.model import Instance, Task
@@ -69,34 +70,57 @@ class Assignment:
         task.pin_until_ms = 0
         if pin is not None and pin.instance_id not in task.excluded:
             pinned = pool.instances.get(pin.instance_id)
-            if pinned is not None and not pinned.blocked_by:
-                if pool.router.fits(pinned, task.requirement, task.cost):
+            drains = pinned is not None and drain.keeps_sessions(pinned, turn.now_ms)
+            if pinned is not None and (drains or not pinned.blocked_by):
+                matches = pool.router.matches(pinned, task.requirement)
+                if matches and pool.router.has_slots(pinned, task.cost):
                     return pinned
                 until = max(task.accepted_ms, task.not_before_ms) + PIN_WAIT_MS
-                if turn.now_ms < until and pool.router.matches(pinned, task.requirement):
+                if drains:
+                    until = min(until, pinned.drain_until_ms)
+                if turn.now_ms < until and matches:
                     task.pin_until_ms = until
                     task.pending_reason = "pinned_instance_full"
                     return None
 
+        return self._propose(task, turn)
+
+    def _propose(self, task: Task, turn: Turn) -> Instance | None:
+        """What the ring proposes for a session that has no instance, or whose instance does not take it any more. Where
+        nothing but a bound on sessions is in the way, it waits for one of them to end."""
+        pool = self.pool
+        crowded = False
         cold = pool.router.slow_start
         back = cold.stand_back(mix(pool.seed, task.row)) if cold.cold else 0  # new sessions too come slowly
 
         def allowed(instance_id: str) -> bool:
+            nonlocal crowded
             instance = pool.instances.get(instance_id)
-            return (
-                instance is not None
-                and instance_id not in task.excluded
-                and not back >> instance.bit & 1
-                and instance.inflight + task.cost <= instance.max_concurrency
-                and pool.router.fits(instance, task.requirement, task.cost)
-            )
+            if (
+                instance is None
+                or instance_id in task.excluded
+                or back >> instance.bit & 1
+                or instance.inflight + task.cost > instance.max_concurrency
+                or not pool.router.fits(instance, task.requirement, task.cost)
+            ):
+                return False
+            if instance.max_sessions and pool.pins.counts.get(instance_id, 0) >= instance.max_sessions:
+                crowded = True
+                return False
+            return True
 
+        pool.pins.expire(turn.now_ms)
         session = f"{task.tenant}\0{task.session}"
         proposed = pool.pins.ring.propose(session, pool.pins.counts, allowed)
         if proposed is None and back:
             back = 0
             proposed = pool.pins.ring.propose(session, pool.pins.counts, allowed)
-        return pool.instances[proposed] if proposed is not None else None
+        if proposed is not None:
+            return pool.instances[proposed]
+        if crowded:
+            task.pin_until_ms = turn.now_ms + PIN_WAIT_MS
+            task.pending_reason = "session_slots"
+        return None
 
     def assign(self, task: Task, instance: Instance, turn: Turn) -> None:
         """Begins an attempt: memory, row, offer."""

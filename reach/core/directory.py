@@ -10,6 +10,10 @@ UNRESOLVED = "~"
 """Agent type of the pool in which a tenant's tasks wait until an agent registers that they could go to."""
 
 
+ANY = ("any", "")
+"""The name that every instance has."""
+
+
 class Selector(NamedTuple):
     """What a caller names to choose a pool; empty parts match all."""
 
@@ -55,7 +59,7 @@ class Directory:
         self._cache.clear()
 
     def _count(self, pool: PoolKey, instance_id: str, profile: Profile, change: int) -> None:
-        names = {("agent", profile.agent_id), ("instance", instance_id), ("type", pool.agent_type)}
+        names = {("agent", profile.agent_id), ("instance", instance_id), ("type", pool.agent_type), ANY}
         names |= {("capability", name) for name, _ in profile.capabilities}
         for tenant in {pool.tenant, *profile.allowed_tenants}:
             for kind, name in names:
@@ -89,6 +93,10 @@ class Directory:
                 pools = self._names.get((tenant, kind, name), {}).keys()
                 found = set(pools) if found is None else found & pools
         return tuple(sorted(found or ()))
+
+    def pools_for(self, tenant: str) -> list[PoolKey]:
+        """Every pool with an instance that the tenant owns or may call."""
+        return list(self._names.get((tenant, *ANY), ()))
 
     def where(self, tenant: str, instance_id: str) -> PoolKey | None:
         """The pool of an instance that the tenant owns."""

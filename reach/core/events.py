@@ -6,6 +6,7 @@ in the answering effect and mean nothing to the core.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from reach.core.model import Availability, Content, Fault, Instance, Profile, Task
@@ -50,6 +51,8 @@ class Joining:
         "heartbeat_ms",
         "instance_id",
         "max_concurrency",
+        "max_sessions",
+        "merge",
         "priority",
         "profile",
         "ready",
@@ -66,12 +69,19 @@ class Joining:
         self.weight: int | None = None
         self.priority: int | None = None
         self.max_concurrency: int | None = None
+        self.max_sessions: int | None = None
         self.heartbeat_ms: int | None = None
         self.ready: bool | None = None
         self.dialled = False
         """We call it: it owes us no beats, and a good probe or check counts as one (HLT-2)."""
         self.availability: Availability | None = None
         self.warnings: tuple[str, ...] = ()
+        self.merge: Callable[[bytes, bytes], bytes] | None = None
+        """(former registration, this one) -> this one, with what it leaves out as it was (REG-3)."""
+
+    def completed(self, former: bytes) -> bytes:
+        """The registration as it is kept, after the one that was kept before (empty if there was none)."""
+        return self.merge(former, self.registration) if former and self.merge is not None else self.registration
 
 
 class Joined:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reach.core import health
+from reach.core import drain, health
 from reach.core.effects import CloseLink, Done, DrainLink, Noted, Refused, Turn, Welcome
 from reach.core.health import Sign
 from reach.core.leases import REATTACH_MS, RETURN_MS, lost
@@ -67,6 +67,7 @@ class Fleet:
         pool.scores.score(instance, turn)
         pool.slot_freed = True  # it may have more slots now, or match what it did not match before
         pool.vitals.check(instance, turn)
+        turn.sends.append(Noted("registered", "", instance=instance))
 
     def _next_generation(self, instance: Instance, joining: Joining, turn: Turn) -> None:
         if instance.boot_id:
@@ -81,6 +82,7 @@ class Fleet:
         health.note(instance, Health.STARTING.name, f"process {instance.generation} joined", turn.wall_ms)
         instance.dialled = joining.dialled
         instance.availability = Availability.READY
+        instance.availability_until_ms = instance.drain_until_ms = 0
         instance.revision = 0  # a new row is due, though it may have registered with the same words
         message = f"instance {instance.instance_id!r} was replaced by a new process"
         if instance.link is not None:
@@ -109,14 +111,17 @@ class Fleet:
             instance.priority = joining.priority
         if joining.max_concurrency is not None:
             instance.max_concurrency = joining.max_concurrency
+        if joining.max_sessions is not None:
+            instance.max_sessions = joining.max_sessions
         if joining.heartbeat_ms is not None:
             instance.heartbeat_ms = joining.heartbeat_ms
         if joining.ready is not None:
             instance.ready = joining.ready
         pool.vitals.says(instance, joining.availability, 0, turn)
         instance.warnings = joining.warnings
-        if joining.registration != instance.registration or instance.revision == 0:
-            instance.registration = joining.registration
+        registration = joining.completed(instance.registration)
+        if registration != instance.registration or instance.revision == 0:
+            instance.registration = registration
             instance.revision = revision
             row = AgentRow(
                 pool.key.tenant,
@@ -239,8 +244,12 @@ class Fleet:
     def drain(self, event: Drained, turn: Turn) -> None:
         """An operator stops new work for an instance, or allows it again."""
         instance = event.instance
-        instance.availability = Availability.READY if event.undo else Availability.DRAINING
-        if instance.link is not None and not event.undo:
-            turn.sends.append(DrainLink(instance.link, event.deadline_ms))
+        if event.undo:
+            drain.undo(instance, turn.wall_ms)
+        else:
+            drain.begin(instance, event.deadline_ms, turn.now_ms, turn.wall_ms)
+            if instance.link is not None:
+                turn.sends.append(DrainLink(instance.link, event.deadline_ms))
         self.pool.admission.place(instance, turn)
+        turn.sends.append(Noted("drained", "", instance=instance))
         turn.sends.append(Done(event.reply, instance.instance_id))

@@ -28,7 +28,7 @@ def restore_instance(pool: Pool, row: AgentRow, joining: Joining, turn: Turn) ->
     instance.registered_wall_ms = row.registered_wall_ms
     instance.revision = row.revision
     instance.warnings = joining.warnings
-    for name in ("weight", "priority", "max_concurrency", "heartbeat_ms"):
+    for name in ("weight", "priority", "max_concurrency", "max_sessions", "heartbeat_ms"):
         value = getattr(joining, name)
         if value is not None:
             setattr(instance, name, value)

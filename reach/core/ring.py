@@ -24,43 +24,47 @@ def position(name: str) -> int:
 class Ring:
     """Members by name."""
 
-    __slots__ = ("_members", "_names", "_points")
+    __slots__ = ("_members", "_points", "_stale")
 
     def __init__(self) -> None:
         self._members: set[str] = set()
-        self._points: list[int] = []
-        self._names: list[str] = []
+        self._points: list[tuple[int, str]] = []
+        self._stale = False
+        """Members came or went since the points were put in order: that is done when somebody asks."""
 
     def __len__(self) -> int:
         return len(self._members)
 
     def add(self, name: str) -> None:
         """A member joins."""
-        if name in self._members:
-            return
-        self._members.add(name)
-        for number in range(POINTS):
-            point = position(f"{name}\0{number}")
-            at = bisect_left(self._points, point)
-            self._points.insert(at, point)
-            self._names.insert(at, name)
+        if name not in self._members:
+            self._members.add(name)
+            self._points.extend((position(f"{name}\0{number}"), name) for number in range(POINTS))
+            self._stale = True
 
     def remove(self, name: str) -> None:
         """A member leaves."""
-        if name not in self._members:
-            return
-        self._members.discard(name)
-        kept = [(point, owner) for point, owner in zip(self._points, self._names, strict=True) if owner != name]
-        self._points = [point for point, _ in kept]
-        self._names = [owner for _, owner in kept]
+        if name in self._members:
+            self._members.discard(name)
+            self._stale = True
+
+    def _order(self) -> None:
+        """Once for all that came and went: a fleet that starts must not pay for each of its members."""
+        members = self._members
+        self._points = [point for point in self._points if point[1] in members]
+        self._points.sort()  # nearly in order already
+        self._stale = False
 
     def walk(self, key: str) -> Iterator[str]:
         """All members, each once, in the order in which the ring proposes them for `key`."""
+        if self._stale:
+            self._order()
+        points = self._points
         seen: set[str] = set()
-        count = len(self._points)
-        start = bisect_left(self._points, position(key))
+        count = len(points)
+        start = bisect_left(points, (position(key), ""))
         for step in range(count):
-            name = self._names[(start + step) % count]
+            name = points[(start + step) % count][1]
             if name not in seen:
                 seen.add(name)
                 yield name

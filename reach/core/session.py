@@ -66,6 +66,10 @@ class Pins:
         self._pins.move_to_end(name)
         return pin
 
+    def expire(self, now_ms: int) -> None:
+        """Drops a few that have expired: their places are free."""
+        self._sweep(now_ms)
+
     def _sweep(self, now_ms: int) -> None:
         """Drops a few that have expired, so that they bear on no bound, and the oldest if there are too many."""
         for _ in range(SWEEP):

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from agentreach.v1 import agent_pb2, attempt_pb2, error_pb2, event_pb2
 from reach.core import events as ev
-from reach.core.health import reach_score_of
 from reach.core.model import Availability, EffectKind, Fault, Instance, Profile
-from reach.core.pool import Pool
-from reach.core.signals import load
 from reach.core.stream import Delta, Mode, size_in_bytes
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
-from reach.wire.answers import content_of, duration, timestamp
+from reach.wire.answers import content_of
 from reach.wire.requests import ID_BYTES, TAGS, check_enum, check_id, check_ids, check_labels, duration_ms, invalid
 from reach.wire.status import bounded_text, error_from_proto
 
@@ -28,6 +25,19 @@ NOTE_BYTES = 1 << 10
 HANDLE_BYTES = 4 << 10
 FIGURES = 64
 """Entries in the `usage` of a result."""
+
+
+BOUNDS: dict[Literal["weight", "priority", "max_concurrency", "max_sessions"], tuple[int, int]] = {
+    "weight": (1, 100),
+    "priority": (0, 9),
+    "max_concurrency": (1, 100_000),
+    "max_sessions": (1, 1_000_000),
+}
+OPTIONAL: tuple[Literal["weight", "priority", "max_concurrency", "max_sessions", "heartbeat_interval"], ...] = (
+    *BOUNDS,
+    "heartbeat_interval",
+)
+"""Fields of a registration that keep their value where a later one leaves them out, also over restarts of the agent."""
 
 
 def read_registration(registration: agent_pb2.Registration) -> tuple[str, ev.Joining]:
@@ -55,12 +65,10 @@ def read_registration(registration: agent_pb2.Registration) -> tuple[str, ev.Joi
         check_id("registration.instance_id", r.instance_id)
     _check_endpoints(r)
     joining = ev.Joining(r.instance_id, r.boot_id, _read_profile(r), r.SerializeToString(deterministic=True))
-    if r.HasField("weight"):
-        joining.weight = _between("registration.weight", r.weight, 1, 100)
-    if r.HasField("priority"):
-        joining.priority = _between("registration.priority", r.priority, 0, 9)
-    if r.HasField("max_concurrency"):
-        joining.max_concurrency = _between("registration.max_concurrency", r.max_concurrency, 1, 100_000)
+    joining.merge = merged
+    for field, (least, most) in BOUNDS.items():
+        if r.HasField(field):
+            setattr(joining, field, _between(f"registration.{field}", getattr(r, field), least, most))
     if r.HasField("heartbeat_interval"):
         milliseconds = duration_ms("registration.heartbeat_interval", r.heartbeat_interval)
         joining.heartbeat_ms = _between("registration.heartbeat_interval", milliseconds, 1_000, 60_000)
@@ -69,6 +77,20 @@ def read_registration(registration: agent_pb2.Registration) -> tuple[str, ev.Joi
     if r.availability:
         joining.availability = _availability("registration.availability", r.availability)
     return r.agent_type, joining
+
+
+def merged(former: bytes, said: bytes) -> bytes:
+    """A registration as it is kept: optional fields that it leaves out have the value of the former one (REG-3)."""
+    before, now = agent_pb2.Registration.FromString(former), agent_pb2.Registration.FromString(said)
+    kept = [name for name in OPTIONAL if before.HasField(name) and not now.HasField(name)]
+    if not kept:
+        return said
+    for name in kept:
+        if name == "heartbeat_interval":
+            now.heartbeat_interval.CopyFrom(before.heartbeat_interval)
+        else:
+            setattr(now, name, getattr(before, name))
+    return now.SerializeToString(deterministic=True)
 
 
 def _check_endpoints(r: agent_pb2.Registration) -> None:
@@ -96,6 +118,8 @@ def _read_profile(r: agent_pb2.Registration) -> Profile:
     for method in r.methods:
         if method.HasField("expected_latency"):
             duration_ms("registration.methods.expected_latency", method.expected_latency)
+        if method.HasField("concurrency"):
+            _between("registration.methods.concurrency", method.concurrency, 1, 100_000)
     check_ids("registration.features", r.features, TAGS)
     return Profile(
         r.agent_id,
@@ -119,6 +143,10 @@ def _check_capability(capability: agent_pb2.Capability) -> None:
         check_enum(f"{field}.effects", capability.effects, EffectKind)
     if capability.HasField("expected_latency"):
         duration_ms(f"{field}.expected_latency", capability.expected_latency)
+    if capability.HasField("concurrency"):
+        _between(f"{field}.concurrency", capability.concurrency, 1, 100_000)
+    if capability.HasField("cost_slots"):
+        _between(f"{field}.cost_slots", capability.cost_slots, 1, 1_000)
     if capability.HasField("success_rate"):
         _share(f"{field}.success_rate", capability.success_rate)
     for name in ("tags", "languages", "input_media_types", "output_media_types"):
@@ -151,7 +179,7 @@ def read_status(status: agent_pb2.AgentStatus) -> dict[str, Any]:
         said["memory_watermark"] = _share("status.memory_watermark", status.memory_watermark)
     if status.HasField("max_concurrency"):
         said["max_concurrency"] = _between("status.max_concurrency", status.max_concurrency, 1, 100_000)
-    for field in ("last_task_duration", "last_completion_age", "longest_task", "loop_stalled"):
+    for field in ("last_task_duration", "last_completion_age", "availability_ttl", "longest_task", "loop_stalled"):
         if status.HasField(field):  # type: ignore[arg-type]
             said[field] = duration_ms(f"status.{field}", getattr(status, field))
     if status.availability:
@@ -258,42 +286,3 @@ def _figures(usage: Mapping[str, float]) -> dict[str, float]:
     """The finite ones: NaN and infinity have no place in JSON, and would break whoever renders the task later."""
     named = [(name, value) for name, value in usage.items() if len(name) <= ID_BYTES and math.isfinite(value)]
     return dict(sorted(named)[:FIGURES])
-
-
-def fill_agent(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms: int, *, history: bool = False) -> None:
-    """An instance as the server sees it; with its history only where one is shown."""
-    message.registration.ParseFromString(instance.registration)
-    message.tenant = pool.key.tenant
-    message.revision = instance.revision
-    message.generation = instance.generation
-    message.health = int(instance.health)  # type: ignore[assignment]
-    message.availability = int(instance.availability)  # type: ignore[assignment]
-    for condition, (evidence, since_ms) in instance.conditions.items():
-        held = message.conditions.add(type=int(condition), evidence=bounded_text(evidence, NOTE_BYTES))
-        held.since.CopyFrom(duration(max(0, now_ms - since_ms)))
-    if instance.availability_until_ms:
-        message.availability_ttl.CopyFrom(duration(max(0, instance.availability_until_ms - now_ms)))
-    _fill_reach(message, pool, instance, now_ms)
-    if instance.beat_ms:
-        message.last_heartbeat_age.CopyFrom(duration(max(0, now_ms - instance.beat_ms)))
-    message.load = load(instance.inflight, instance.max_concurrency)
-    message.inflight = instance.inflight
-    message.max_concurrency = instance.max_concurrency
-    message.registered_at.CopyFrom(timestamp(instance.registered_wall_ms))
-    message.warnings.extend(instance.warnings)
-    message.blocked_by = instance.blocked_by
-    message.suspected_by = instance.suspected
-    for wall_ms, state, reason in instance.history if history else ():
-        message.history.add(at=timestamp(wall_ms), state=state, reason=bounded_text(reason, NOTE_BYTES))
-
-
-def _fill_reach(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms: int) -> None:
-    score = reach_score_of(instance, now_ms, pool.thresholds.weights)
-    if score is not None:
-        message.reach_score = score
-    message.probe_status = instance.probe_status
-    message.last_probe_error = bounded_text(instance.last_probe_error, NOTE_BYTES)
-    if instance.probe_rtt_ms is not None:
-        message.probe_rtt.FromMicroseconds(round(instance.probe_rtt_ms * 1_000))
-    if instance.probe_loss is not None:
-        message.probe_loss = instance.probe_loss
