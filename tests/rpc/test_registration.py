@@ -125,7 +125,7 @@ async def test_REG_1_REG_3_kept_over_updates_restarts_and_reconnects(tmp_path):
             assert (await shown(stubs)).registration == expected, "it survived the server"
             agent = AgentByHand(stubs)
             agent.boot_id = boot
-            welcome = await agent.join("doc", instance_id="doc-1", agent_type="docs")
+            welcome = await agent.join("doc", instance_id="doc-1", agent_type="docs", ready=None)
             assert (welcome.generation, welcome.heartbeat_interval.seconds) == (generation, 7)
             expected.boot_id = boot
             row = await shown(stubs)
