@@ -179,7 +179,7 @@ def read_status(status: agent_pb2.AgentStatus) -> dict[str, Any]:
         said["memory_watermark"] = _share("status.memory_watermark", status.memory_watermark)
     if status.HasField("max_concurrency"):
         said["max_concurrency"] = _between("status.max_concurrency", status.max_concurrency, 1, 100_000)
-    for field in ("last_task_duration", "last_completion_age", "availability_ttl", "longest_task", "loop_stalled"):
+    for field in ("last_task_duration", "last_completion_age", "longest_task", "loop_stalled"):
         if status.HasField(field):  # type: ignore[arg-type]
             said[field] = duration_ms(f"status.{field}", getattr(status, field))
     if status.availability:
