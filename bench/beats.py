@@ -3,9 +3,10 @@
     python -m bench.beats ADDRESS --pid PID --admin-port PORT --rate 2100 --interval 5 --seconds 5
 
 Registers `rate × interval` instances of TYPES types, several on each Attach stream, and lets each beat once in an
-interval with the status that the Python SDK sends; the beats of a stream share a frame, the streams spread over the
-interval. Prints one JSON line: beats sent and counted by the server (`agentreach_heartbeat_total`), the CPU that its
-process used meanwhile (/proc, all threads, in cores), and what it used before while nobody beat.
+interval with the status that the Python SDK sends, after one interval that is not measured. The beats of a stream share
+a frame, the streams spread over the interval. Prints one JSON line: beats sent and counted by the server
+(`agentreach_heartbeat_total`), the CPU that its process used meanwhile (/proc, all threads, in cores), and what it used
+before while nobody beat.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class AgentStream:
             number = self.first + link
             said = frame.hellos.add(link=link).registration
             said.agent_id, said.instance_id, said.boot_id = f"bench-{number % TYPES}", f"bench-{number}", "b"
-            said.max_concurrency = 4
+            said.max_concurrency, said.ready = 4, True
             said.heartbeat_interval.FromMilliseconds(int(self.interval * 1_000))
         await self.call.write(frame.SerializeToString())
         deadline = time.monotonic() + SETTLE_SECONDS
@@ -112,13 +113,23 @@ class AgentStream:
         """The beats of one interval: a frame (or nothing) for each tick."""
         made = [attach_pb2.AttachRequest() for _ in range(ticks)]
         for link in range(1, self.count + 1):
-            made[self.first // self.count * 7919 % ticks].beats.add(link=link, last_frame=1, status=_status(link))
+            made[self.first // self.count * 7919 % ticks].beats.add(link=link, status=_status(link))
         return [frame.SerializeToString() for frame in made]
 
     async def close(self) -> None:
         """Leaves."""
         self.call.cancel()
         await asyncio.wait({self._reader})
+
+
+async def _send(streams: list[AgentStream], frames: list[list[bytes]], seconds: float) -> None:
+    """Lets all beat for so long."""
+    began = time.monotonic()
+    for tick in range(round(seconds / TICK)):
+        for stream, own in zip(streams, frames, strict=True):
+            if own[tick % len(own)]:
+                await stream.call.write(own[tick % len(own)])
+        await asyncio.sleep(max(0.0, began + (tick + 1) * TICK - time.monotonic()))
 
 
 async def beat(a: argparse.Namespace) -> Beats:
@@ -138,12 +149,9 @@ async def beat(a: argparse.Namespace) -> Beats:
     used = cpu_seconds(pid)
     await asyncio.sleep(IDLE_SECONDS)
     idle = (cpu_seconds(pid) - used) / IDLE_SECONDS
+    await _send(streams, frames, interval)  # who has just come is looked at more closely: that is not what we measure
     before, used, began = await asyncio.to_thread(counted, admin_port), cpu_seconds(pid), time.monotonic()
-    for tick in range(round(a.seconds / TICK)):
-        for stream, own in zip(streams, frames, strict=True):
-            if own[tick % ticks]:
-                await stream.call.write(own[tick % ticks])
-        await asyncio.sleep(max(0.0, began + (tick + 1) * TICK - time.monotonic()))
+    await _send(streams, frames, a.seconds)
     took, used = time.monotonic() - began, cpu_seconds(pid) - used
     got = await asyncio.to_thread(counted, admin_port) - before
     for stream in streams:

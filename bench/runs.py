@@ -68,8 +68,9 @@ def start_seconds() -> float:
 
 
 def beats(rate: int, interval: float, seconds: float) -> Beats:
-    """Streamed heartbeats: a server with SQLite, and one process that holds all agents."""
-    with LocalServer() as server:
+    """Streamed heartbeats of agents that have been there for a while (their slow start is over): a server with SQLite,
+    and one process that holds all agents."""
+    with LocalServer(environment={"AGENT_REACH_HEALTH_SLOW_START": "0"}) as server:
         where = [server.address, "--pid", str(server.pid), "--admin-port", str(server.admin_port)]
         asked = ["--rate", str(rate), "--interval", str(interval), "--seconds", str(seconds)]
         command = [sys.executable, "-m", "bench.beats", *where, *asked]
