@@ -32,6 +32,7 @@ from reach.rpc.server import GrpcServer, Listen
 from reach.rpc.services import Services
 from reach.runtime.clock import Clock
 from reach.runtime.host import Host
+from reach.runtime.idle_pools import EVERY_SECONDS, IdlePools
 from reach.runtime.loading import restore
 from reach.runtime.reach_api import Reach
 from reach.runtime.settings import Settings
@@ -125,6 +126,7 @@ class Node:
         await self._start_http(keys)
         self._own(self.metrics.watch_loop(), "watch-loop")
         self._own(self._purge(journal), "purge")
+        self._own(self._drop_pools(), "idle-pools")
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -253,6 +255,13 @@ class Node:
             await asyncio.sleep(PURGE_SECONDS)
             before = self.host.clock.wall_ms() - keep_ms
             self.host.committer.tend(lambda before=before: journal.purge(before, PURGE_ROWS))  # type: ignore[misc]
+
+    async def _drop_pools(self) -> None:
+        """Forgets pools that nobody needs any more."""
+        idle = IdlePools(self.host)
+        while True:
+            await asyncio.sleep(EVERY_SECONDS)
+            idle.drop()
 
     async def stop(self) -> None:
         """Takes nothing new, lets running work finish for a while, says goodbye to streams, closes everything.

@@ -66,6 +66,12 @@ class Pins:
         self._pins.move_to_end(name)
         return pin
 
+    def live(self, now_ms: int) -> int:
+        """How many have not expired; the others are dropped."""
+        for name in [name for name, pin in self._pins.items() if pin.expires_ms <= now_ms]:
+            self.drop(name)
+        return len(self._pins)
+
     def expire(self, now_ms: int) -> None:
         """Drops a few that have expired: their places are free."""
         self._sweep(now_ms)

@@ -61,7 +61,7 @@ class Reach:
             message = "the server is shutting down"
             raise Unavailable(message, Reason.SHUTTING_DOWN, retry_after_ms=1_000)
         self._check_store(task.volatile)
-        return self.host.pool(self.level_1(task, selector))
+        return self.host.home(self.level_1(task, selector))
 
     def _check_store(self, volatile: bool) -> None:
         held = self.host.committer.held
