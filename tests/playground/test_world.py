@@ -1,5 +1,7 @@
 """Simulations with the real core: the same seed gives the same run, and the stories show what they say."""
 
+from importlib.util import find_spec
+
 import pytest
 
 from reach.core.policies import POLICIES
@@ -100,3 +102,34 @@ def test_a_hot_capability_is_a_hot_spot_on_those_who_have_it():
     assert {one.name for one in report.instances if one.hot} == {"both-1", "both-2"}
     assert report.error_rate == 0
     assert report.share("text") > 0.15, "what others can do goes to others"
+
+
+# -- stories that need more than there may be -------------------------------------------------------------------------
+
+
+@pytest.mark.skipif("round_robin" not in POLICIES, reason="there is no round_robin to compare with")
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_RTE_3_balanced_beats_round_robin_where_one_node_is_ten_times_slower(seed):
+    trace = load("slow-node")
+    balanced, other = simulate(trace, "balanced", seed), simulate(trace, "round_robin", seed)
+    assert balanced.share("slow") < 0.25 * other.share("slow")
+    assert balanced.p99_ms * 3 <= other.p99_ms
+
+
+@pytest.mark.skipif(find_spec("reach.core.circuit") is None, reason="there are no circuits")
+def test_RTE_10_an_instance_that_fails_at_once_is_out_after_five_calls():
+    world = World(load("black-hole"), "balanced", 1)
+    got: list[int] = []
+    offered = world._offered
+
+    def listen(offer) -> None:
+        if offer.instance.instance_id == "hole" and world.now_ms >= 80_000:
+            got.append(world.now_ms - 80_000)
+        offered(offer)
+
+    world._offered = listen  # type: ignore[method-assign]
+    world.run()
+    report = world.report()
+    assert report.error_rate == 0
+    assert sum(1 for at in got if at < 4_900) <= 5 + 2, "five, and what was on its way"
+    assert len(got) <= 5 + 2 + 100_000 // 5_000, "then one probe each 5 s"
