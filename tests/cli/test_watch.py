@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -43,21 +45,26 @@ def test_REG_9_list_has_the_columns(on: Command) -> None:
     assert row.split()[:4] == ["watched", "watched", "HEALTHY", "READY"]
 
 
-def test_REG_9_watch_tells_what_comes_changes_and_goes(on: Command, echo_agents: Start) -> None:
-    def happen() -> None:
-        time.sleep(0.7)
-        echo_agents("late", "--type", "watched").end()
+def test_REG_9_watch_tells_what_comes_changes_and_goes(server: LocalServer, echo_agents: Start) -> None:
+    command = [sys.executable, "-m", "reach.cli", "agents", "watch", "--addr", server.address, "--for", "40s"]
+    lines: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
 
-    thread = threading.Thread(target=happen)
-    thread.start()
-    ran = on("agents", "watch", "--for", "4s")
-    thread.join()
-    assert ran.code == Exit.OK
-    lines = [line.split(None, 1)[1] for line in ran.out.splitlines()]
-    assert lines[0].startswith("+ watched watched HEALTHY READY")
-    assert any(line.startswith("+ late watched") for line in lines)
-    assert any(line.startswith("~ late") and "OFFLINE" in line for line in lines), lines
-    assert "1 instances; watching" in ran.err
+        def until(*words: str) -> None:
+            assert process.stdout is not None
+            while not lines or not all(word in lines[-1] for word in words):
+                line = process.stdout.readline()
+                assert line, lines
+                lines.append(line.split(None, 1)[1].rstrip())
+
+        until("+ watched watched HEALTHY READY")
+        late = echo_agents("late", "--type", "watched")
+        until("+ late watched")
+        late.end()
+        until("~ late", "OFFLINE", "not routed")
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == Exit.INTERRUPTED
 
 
 def test_REG_9_watch_for_programs_and_by_filter(on: Command) -> None:
