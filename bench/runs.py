@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.beats import Beats
 from reach.testing.server import LocalServer
 
 HERE = Path(__file__).parent
@@ -64,3 +65,14 @@ def start_seconds() -> float:
     began = time.perf_counter()
     with server:
         return time.perf_counter() - began
+
+
+def beats(rate: int, interval: float, seconds: float) -> Beats:
+    """Streamed heartbeats of agents that have been there for a while (their slow start is over): a server with SQLite,
+    and one process that holds all agents."""
+    with LocalServer(environment={"AGENT_REACH_HEALTH_SLOW_START": "0"}) as server:
+        where = [server.address, "--pid", str(server.pid), "--admin-port", str(server.admin_port)]
+        asked = ["--rate", str(rate), "--interval", str(interval), "--seconds", str(seconds)]
+        command = [sys.executable, "-m", "bench.beats", *where, *asked]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=RUN_SECONDS)
+        return Beats(**json.loads(done.stdout))

@@ -37,6 +37,7 @@ from reach.rpc.services import Services
 from reach.runtime.clock import Clock
 from reach.runtime.embedders import Embedder, EndpointEmbedder, LocalEmbedder
 from reach.runtime.host import Host
+from reach.runtime.idle_pools import EVERY_SECONDS, IdlePools
 from reach.runtime.loading import restore
 from reach.runtime.matcher import Matcher
 from reach.runtime.probes import Probes
@@ -126,6 +127,7 @@ class Node:
             strict=config.registry.strict, threshold=matcher.threshold, generic_type=matcher.generic_type
         )
         self.reach = Reach(self.host, self.node_id)
+        notes.watchers = self.reach.changes.touched
         self._start_matcher()
         self._sources()
         services = Services(self.reach, reader, tracing, self.metrics)
@@ -147,6 +149,7 @@ class Node:
         self._own(self.metrics.watch_loop(), "watch-loop")
         self._own(self.rules.watch(), "watch-rules")
         self._own(self._purge(journal), "purge")
+        self._own(self._drop_pools(), "idle-pools")
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -323,6 +326,13 @@ class Node:
             await asyncio.sleep(PURGE_SECONDS)
             before = self.host.clock.wall_ms() - keep_ms
             self.host.committer.tend(lambda before=before: journal.purge(before, PURGE_ROWS))  # type: ignore[misc]
+
+    async def _drop_pools(self) -> None:
+        """Forgets pools that nobody needs any more."""
+        idle = IdlePools(self.host)
+        while True:
+            await asyncio.sleep(EVERY_SECONDS)
+            idle.drop()
 
     async def stop(self) -> None:
         """Takes nothing new, lets running work finish for a while, says goodbye to streams, closes everything.

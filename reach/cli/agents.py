@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reach.cli.agent_views import COLUMNS, facts_of, filter_options, history_of, row_of, wanted_of
 from reach.cli.echo import echo
 from reach.cli.exits import Exit
 from reach.cli.settings import server_options, settings_of
-from reach.cli.terminal import moment, one_line, span, write, write_facts, write_json, write_table
+from reach.cli.terminal import one_line, write, write_facts, write_json, write_table
 from reach.cli.values import DURATION
+from reach.cli.watch import watch
 
 if TYPE_CHECKING:
     from agentreach.v1.agent_pb2 import Agent
@@ -23,29 +25,19 @@ def agents() -> None:
 
 
 agents.add_command(echo)
+agents.add_command(watch)
 
 
 @agents.command("list")
-@click.option("--agent", "agent_id", metavar="ID", help="Only instances of this agent.")
-@click.option("--type", "agent_type", metavar="TYPE", help="Only of this type.")
-@click.option("--capability", metavar="SKILL", help="Only those that can do this.")
-@click.option("--tag", "tags", metavar="TAG", multiple=True, help="Only those with this tag (repeatable).")
-@click.option(
-    "--health",
-    multiple=True,
-    type=click.Choice(["STARTING", "HEALTHY", "SUSPECT", "UNHEALTHY", "OFFLINE"], case_sensitive=False),
-    help="Only in this health (repeatable).",
-)
+@filter_options
 @server_options
 @click.pass_context
-def list_agents(context: click.Context, /, health: tuple[str, ...], **given: Any) -> int:
+def list_agents(context: click.Context, /, **given: Any) -> int:
     """All instances. ROUTED says whether new work goes there, and if not, why not."""
-    from agentreach.v1 import agent_pb2
     from reach.cli.messages import plain
 
     settings = settings_of(context)
-    wanted: dict[str, Any] = {name: value for name, value in given.items() if value}
-    wanted["health"] = [agent_pb2.Health.Value(f"HEALTH_{name.upper()}") for name in health]
+    wanted = wanted_of(given)
     with settings.connect() as server:
         found = _listed(server, wanted)
     if settings.json:
@@ -55,9 +47,7 @@ def list_agents(context: click.Context, /, health: tuple[str, ...], **given: Any
         everything = not any(wanted.values())
         write("No agents. `reach agents echo` starts one to try things with.\n" if everything else "None.\n")
         return Exit.OK
-    write_table(
-        ("INSTANCE", "TYPE", "HEALTH", "STATE", ">SLOTS", ">BEAT", "<CAPABILITIES", "<ROUTED"), map(_row, found)
-    )
+    write_table(COLUMNS, map(row_of, found))
     return Exit.OK
 
 
@@ -71,13 +61,16 @@ def show(context: click.Context, name: str) -> int:
 
     settings = settings_of(context)
     with settings.connect() as server:
-        found = _named(server, name)
+        found = [_whole(server, agent) for agent in _named(server, name)]
     if settings.json:
         write_json(plain(found[0]) if len(found) == 1 else {"agents": [plain(agent) for agent in found]})
         return Exit.OK
     for number, agent in enumerate(found):
         write("\n" if number else "")
-        write_facts(_facts(agent))
+        write_facts(facts_of(agent))
+        if agent.history:
+            write("\n")
+            write_table(("WHEN", "STATE", "<WHY"), history_of(agent))
     return Exit.OK
 
 
@@ -143,58 +136,17 @@ def _named(server: Connection, name: str) -> list[Agent]:
         return found
 
 
-def _row(agent: Agent) -> tuple[str, ...]:
-    from reach.cli.messages import name_of, seconds
+def _whole(server: Connection, agent: Agent) -> Agent:
+    """The same with its history, which lists leave out. It may have gone meanwhile."""
+    from agentreach.v1 import registry_pb2, registry_pb2_grpc
+    from reach.errors import InvalidRequest
 
-    asked = agent.registration
-    beat = span(seconds(agent.last_heartbeat_age)) if agent.HasField("last_heartbeat_age") else ""
-    return (
-        asked.instance_id,
-        asked.agent_type or asked.agent_id,
-        name_of(agent, "health"),
-        name_of(agent, "availability"),
-        f"{agent.inflight}/{agent.max_concurrency}",
-        beat,
-        ", ".join(capability.name for capability in asked.capabilities),
-        agent.blocked_by or "yes",
-    )
-
-
-def _facts(agent: Agent) -> list[tuple[str, str]]:
-    from reach.cli.messages import name_of, seconds
-
-    asked = agent.registration
-    facts = [
-        ("instance", asked.instance_id),
-        ("agent", asked.agent_id),
-        ("type", asked.agent_type or asked.agent_id),
-        ("version", asked.version),
-        ("routed", f"no: {agent.blocked_by}" if agent.blocked_by else "yes"),
-        ("health", name_of(agent, "health")),
-        ("suspected", agent.suspected_by),
-        ("availability", name_of(agent, "availability")),
-        ("slots", f"{agent.inflight} of {agent.max_concurrency} in use"),
-        ("reach score", f"{agent.reach_score:.2f}" if agent.HasField("reach_score") else ""),
-        ("beat", f"{span(seconds(agent.last_heartbeat_age))} ago" if agent.HasField("last_heartbeat_age") else ""),
-        ("probe", agent.probe_status + (f": {agent.last_probe_error}" if agent.last_probe_error else "")),
-        ("registered", moment(agent.registered_at.seconds) if agent.HasField("registered_at") else ""),
-        ("generation", str(agent.generation)),
-        ("capabilities", ", ".join(" ".join((one.name, one.version)).strip() for one in asked.capabilities)),
-        ("methods", ", ".join(method.name for method in asked.methods)),
-        ("tags", ", ".join(asked.tags)),
-        ("labels", ", ".join(f"{name}={value}" for name, value in sorted(asked.labels.items()))),
-        ("languages", ", ".join(asked.languages)),
-        ("region", asked.region),
-        ("weight", str(asked.weight) if asked.HasField("weight") else ""),
-        ("host", asked.host),
-        ("sdk", asked.sdk),
-    ]
-    facts.extend(
-        (name_of(condition, "type"), f"{condition.evidence}, for {span(seconds(condition.since))}")
-        for condition in agent.conditions
-    )
-    facts.extend(("warning", warning) for warning in agent.warnings)
-    facts.extend(
-        ("was", f"{moment(change.at.seconds)} {change.state}: {change.reason}") for change in reversed(agent.history)
-    )
-    return facts
+    if agent.history:
+        return agent
+    stub = registry_pb2_grpc.RegistryServiceStub(server.channel)
+    request = registry_pb2.GetAgentRequest(instance_id=agent.registration.instance_id)
+    try:
+        found: Agent = server.ask(stub.GetAgent, request).agent
+    except InvalidRequest:
+        return agent
+    return found

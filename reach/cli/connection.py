@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, Self, cast
 
-from reach.errors import Reason, Timeout, Unavailable
+from reach.errors import ReachError, Reason, Timeout, Unavailable
 from reach.sdk.channel import Target
 from reach.wire.status import error_from_rpc
 
@@ -30,11 +31,30 @@ class Connection:
         failure = call.exception()
         if failure is None:
             return call.result()
+        raise self._error(failure, timeout)
+
+    def follow(self, method: Any, request: Any, timeout: float | None = None) -> Iterator[Any]:
+        """The messages of a stream, until the server ends it or `timeout` seconds are over. Raises the ReachError of
+        its end."""
+        call = method(request, timeout=timeout, metadata=self._target.metadata)
+        try:
+            yield from call
+        except Exception as failure:
+            if not hasattr(failure, "trailing_metadata"):  # not the end of the call, but a fault of whoever reads it
+                raise
+            error = error_from_rpc(cast("Any", failure))
+            if not (isinstance(error, Timeout) and error.reason is Reason.WAIT_EXPIRED):
+                raise self._error(failure, timeout or 0.0) from None
+        finally:
+            call.cancel()
+
+    def _error(self, failure: Any, timeout: float) -> ReachError:
+        """The end of a call, in words for people."""
         error = error_from_rpc(cast("Any", failure))
         if isinstance(error, Timeout) and error.reason is Reason.WAIT_EXPIRED:
             text = f"no answer from {self._target.address} within {timeout:g} s"
-            raise Unavailable(text, Reason.OWNER_UNAVAILABLE)
+            return Unavailable(text, Reason.OWNER_UNAVAILABLE)
         if error.reason is Reason.OWNER_UNAVAILABLE:
             why = error.message.partition("last error: ")[2] or error.message
-            raise Unavailable(f"cannot reach Agent-Reach at {self._target.address}: {why}", Reason.OWNER_UNAVAILABLE)
-        raise error
+            return Unavailable(f"cannot reach Agent-Reach at {self._target.address}: {why}", Reason.OWNER_UNAVAILABLE)
+        return error

@@ -11,6 +11,7 @@ from reach.cli.candidates import write_candidates
 from reach.cli.exits import Exit
 from reach.cli.selector import payload_of, selector_options, task_options
 from reach.cli.settings import server_options, settings_of
+from reach.cli.simulate import simulate
 from reach.cli.terminal import span, write, write_facts, write_json
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 @click.group()
 def route() -> None:
     """Ask where tasks would go."""
+
+
+route.add_command(simulate)
 
 
 @route.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from reach.core import circuit
+from reach.core import circuit, drain
 from reach.core.choosing import Propose
 from reach.core.decision import Verdict
 from reach.core.effects import Noted, Offer, Turn
@@ -104,14 +104,18 @@ class Assignment:
         `pin_until_ms` says for how long."""
         pool, router = self.pool, self.pool.router
         instance = pool.instances.get(pin.instance_id)
-        if instance is None or instance.blocked_by or pin.instance_id in task.excluded:
+        drains = instance is not None and drain.keeps_sessions(instance, turn.now_ms)
+        if instance is None or (instance.blocked_by and not drains) or pin.instance_id in task.excluded:
             return None
-        if router.fits(instance, task.requirement, task.cost):
+        matches = router.matches(instance, task.requirement)
+        if matches and router.has_slots(instance, task.cost):
             static = router.filters.static(task.requirement)
             task.decision = router.verdict(instance, "pin", pool.seed, router.policy, static, [instance])
             return instance
         until = max(task.accepted_ms, task.not_before_ms) + pool.pin_wait_ms
-        if turn.now_ms < until and router.matches(instance, task.requirement):
+        if drains:
+            until = min(until, instance.drain_until_ms)
+        if turn.now_ms < until and matches:
             task.pin_until_ms = until
             task.pending_reason = "pinned_instance_full"
         return None

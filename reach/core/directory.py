@@ -356,6 +356,10 @@ class Directory:
                 found[document.digest] = ". ".join(part for part in parts if part)
         return found
 
+    def pools_for(self, tenant: str) -> list[PoolKey]:
+        """Every pool with an instance that the tenant owns or may call."""
+        return sorted(self._pools_by(tenant, "any", ""))
+
     def where(self, tenant: str, instance_id: str) -> PoolKey | None:
         """The pool of an instance that the tenant owns."""
         for pool in self._names.get((tenant, "instance", instance_id), {}):

@@ -248,7 +248,8 @@ class Forget:
 
 
 class Noted:
-    """Something for counters, logs and alerts: a retry, a dead letter, a change of health. Never per task otherwise."""
+    """Something for counters, logs, alerts and watchers: a retry, a dead letter, a change of health; an instance that
+    registered, was drained or removed. Never per task otherwise."""
 
     __slots__ = ("instance", "kind", "reason", "task")
 

@@ -6,6 +6,7 @@ in the answering effect and mean nothing to the core.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from reach.core.endpoint import Endpoint
@@ -83,6 +84,7 @@ class Joining:
         "instance_id",
         "max_concurrency",
         "max_sessions",
+        "merge",
         "priority",
         "profile",
         "ready",
@@ -108,6 +110,12 @@ class Joining:
         """We call it: it owes us no beats, and a good probe or check counts as one (HLT-2)."""
         self.availability: Availability | None = None
         self.warnings: tuple[str, ...] = ()
+        self.merge: Callable[[bytes, bytes], bytes] | None = None
+        """(former registration, this one) -> this one, with what it leaves out as it was (REG-3)."""
+
+    def completed(self, former: bytes) -> bytes:
+        """The registration as it is kept, after the one that was kept before (empty if there was none)."""
+        return self.merge(former, self.registration) if former and self.merge is not None else self.registration
 
 
 class Joined:

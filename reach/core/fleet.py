@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reach.core import health
+from reach.core import drain, health
 from reach.core.effects import CloseLink, Done, DrainLink, Noted, Refused, Turn, Welcome
 from reach.core.health import Sign
 from reach.core.leases import REATTACH_MS, RETURN_MS, lost
@@ -67,6 +67,7 @@ class Fleet:
         pool.scores.score(instance, turn)
         pool.slot_freed = True  # it may have more slots now, or match what it did not match before
         pool.vitals.check(instance, turn)
+        turn.sends.append(Noted("registered", "", instance=instance))
 
     def _next_generation(self, instance: Instance, joining: Joining, turn: Turn) -> None:
         if instance.boot_id:
@@ -82,6 +83,7 @@ class Fleet:
         instance.dialled = joining.dialled
         instance.foreign = 0
         instance.availability = Availability.READY
+        instance.availability_until_ms = instance.drain_until_ms = 0
         instance.revision = 0  # a new row is due, though it may have registered with the same words
         message = f"instance {instance.instance_id!r} was replaced by a new process"
         if instance.link is not None:
@@ -115,8 +117,9 @@ class Fleet:
         pool.vitals.says(instance, joining.availability, 0, turn)
         instance.endpoint = joining.endpoint
         instance.warnings = joining.warnings
-        if joining.registration != instance.registration or instance.revision == 0:
-            instance.registration = joining.registration
+        registration = joining.completed(instance.registration)
+        if registration != instance.registration or instance.revision == 0:
+            instance.registration = registration
             instance.revision = revision
             row = AgentRow(
                 pool.key.tenant,
@@ -249,8 +252,12 @@ class Fleet:
     def drain(self, event: Drained, turn: Turn) -> None:
         """An operator stops new work for an instance, or allows it again."""
         instance = event.instance
-        instance.availability = Availability.READY if event.undo else Availability.DRAINING
-        if instance.link is not None and not event.undo:
-            turn.sends.append(DrainLink(instance.link, event.deadline_ms))
+        if event.undo:
+            drain.undo(instance, turn.wall_ms)
+        else:
+            drain.begin(instance, event.deadline_ms, turn.now_ms, turn.wall_ms)
+            if instance.link is not None:
+                turn.sends.append(DrainLink(instance.link, event.deadline_ms))
         self.pool.admission.place(instance, turn)
+        turn.sends.append(Noted("drained", "", instance=instance))
         turn.sends.append(Done(event.reply, instance.instance_id))

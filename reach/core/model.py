@@ -281,13 +281,13 @@ class Instance:
 
     __slots__ = (
         "agent_id", "availability", "availability_until_ms", "beat_ms", "beats", "beats_expected_from_ms",
-        "below_since_ms", "bit", "blocked_by", "boot_id", "circuit", "conditions", "dialled", "done", "endpoint",
-        "failed", "foreign", "frame_marks", "generation", "health", "health_since_ms", "heard", "heartbeat_ms",
-        "history", "inflight", "instance_id", "lane", "last_probe_error", "latency_ms", "link", "max_concurrency",
-        "max_sessions", "methods", "missed_since_ms", "moved_ms", "pool_key", "priority", "probe_due_ms", "probe_loss",
-        "probe_rtt_ms", "probe_status", "probed_ms", "probes", "profile", "ramp", "reach_score", "ready", "ready_ms",
-        "registered_wall_ms", "registration", "reopened_ms", "revision", "running", "stale_boots", "started_ms",
-        "status", "suspected", "timer_slot", "told", "unready_ms", "warnings", "weight",
+        "below_since_ms", "bit", "blocked_by", "boot_id", "circuit", "conditions", "dialled", "done", "drain_until_ms",
+        "endpoint", "failed", "foreign", "frame_marks", "generation", "health", "health_since_ms", "heard",
+        "heartbeat_ms", "history", "inflight", "instance_id", "lane", "last_probe_error", "latency_ms", "link",
+        "max_concurrency", "max_sessions", "methods", "missed_since_ms", "moved_ms", "pool_key", "priority",
+        "probe_due_ms", "probe_loss", "probe_rtt_ms", "probe_status", "probed_ms", "probes", "profile", "ramp",
+        "reach_score", "ready", "ready_ms", "registered_wall_ms", "registration", "reopened_ms", "revision", "running",
+        "stale_boots", "started_ms", "status", "suspected", "timer_slot", "told", "unready_ms", "warnings", "weight",
     )  # fmt: skip
 
     def __init__(self, instance_id: str, profile: Profile, pool_key: PoolKey) -> None:
@@ -321,6 +321,7 @@ class Instance:
         self.health_since_ms = 0
         self.availability = Availability.READY
         self.availability_until_ms = 0
+        self.drain_until_ms = 0  # until when sessions that it has may stay while it drains (REG-7)
         self.ready: bool | None = None
         self.blocked_by = "starting"
         """Why it takes no new work; empty if it does."""

@@ -221,8 +221,10 @@ class Router(Choosing):
 
     def fits(self, instance: Instance, requirement: Requirement, cost: int) -> bool:
         """Whether this very instance may take a task now (for pins)."""
-        if instance.blocked_by or not self.matches(instance, requirement):
-            return False
+        return not instance.blocked_by and self.matches(instance, requirement) and self.has_slots(instance, cost)
+
+    def has_slots(self, instance: Instance, cost: int) -> bool:
+        """Whether this very instance has room for a task of this cost, by its slots alone."""
         held = instance.inflight + instance.foreign
         return held + cost <= max(int(instance.max_concurrency * self.overcommit), cost)
 

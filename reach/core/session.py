@@ -82,6 +82,12 @@ class Pins:
         self._pins.move_to_end(name)
         return pin
 
+    def live(self, now_ms: int) -> int:
+        """How many have not expired; the others are dropped."""
+        for name in [name for name, pin in self._pins.items() if pin.expires_ms <= now_ms]:
+            self.drop(name)
+        return len(self._pins)
+
     def sweep(self, now_ms: int) -> bool:
         """Drops a few that have expired, so that they bear on no bound, and the oldest if there are too many. True if
         any was dropped."""

@@ -39,7 +39,7 @@ class Vitals:
             return  # it has left; what it still says proves nothing
         self._heard(instance, turn)
         if event.status:
-            self.apply_status(instance, event.status, turn)
+            self._take(instance, event.status, turn)
         if event.echoed:
             self.pool.conditions.hears(instance, event.sent, event.echoed, turn)
         self.proven(instance, "beat", turn)
@@ -109,6 +109,11 @@ class Vitals:
 
     def apply_status(self, instance: Instance, status: dict[str, Any], turn: Turn) -> None:
         """Takes over what an instance reports of itself; what it does not say stays (REG-3)."""
+        self._take(instance, status, turn)
+        self.pool.admission.place(instance, turn)
+
+    def _take(self, instance: Instance, status: dict[str, Any], turn: Turn) -> None:
+        """As `apply_status`, for those who place the instance afterwards themselves."""
         instance.status.update(status)
         if "ready" in status and instance.ready is not status["ready"]:
             instance.ready = status["ready"]
@@ -128,7 +133,6 @@ class Vitals:
             self.pool.conditions.loop_stalls(instance, status.get("loop_stalled", 0), turn)
         if "consecutive_failure_count" in status:
             self.pool.conditions.failures(instance, status["consecutive_failure_count"], turn)
-        self.pool.admission.place(instance, turn)
 
     def says(self, instance: Instance, said: Availability | None, ttl_ms: int, turn: Turn) -> None:
         """What it says of itself counts, as long as it says; but once it drains it drains: until an operator or a new
@@ -206,6 +210,15 @@ class Vitals:
 
     def due(self, instance: Instance, turn: Turn) -> None:
         """A timer of an instance."""
+        suspect_ms = instance.beat_ms + int(health.SUSPECT_BEATS * instance.heartbeat_ms)
+        if (
+            turn.now_ms < suspect_ms
+            and instance.health is Health.HEALTHY
+            and not (instance.conditions or instance.missed_since_ms or instance.dialled)
+            and not (instance.unready_ms or instance.reopened_ms or instance.availability_until_ms)
+        ):
+            self.pool.wheel.arm(instance, suspect_ms)  # it beats and nothing is odd, as nearly always
+            return
         if instance.health is Health.OFFLINE:
             if instance.link is None and turn.now_ms >= instance.health_since_ms + KEEP_OFFLINE_MS:
                 self.pool.fleet.remove(instance, turn)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import AsyncIterator, Callable, Iterator
+from hashlib import blake2b
+from heapq import nsmallest
+from operator import itemgetter
 from typing import Any
 
 from agentreach.v1 import (
-    agent_pb2,
     heartbeat_pb2,
     heartbeat_pb2_grpc,
     registry_pb2,
@@ -15,24 +17,25 @@ from agentreach.v1 import (
 )
 from reach.core import events as ev
 from reach.core.model import Health, Instance
-from reach.core.pool import Pool
+from reach.core.vocabulary import Vocabulary
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.principal import Principal, credentials_ended, principal_of
 from reach.rpc.services import Services
 from reach.rpc.waiting import Answer
 from reach.runtime.reach_api import fault_of
-from reach.wire.agents import fill_agent, is_cut, read_registration, read_status
+from reach.runtime.watching import Round, Watch
+from reach.wire.agent_rows import fill_agent
+from reach.wire.agents import is_cut, read_registration, read_status
 from reach.wire.answers import duration, fill_error
 from reach.wire.requests import ID_BYTES, TAGS, check_enum, check_id, check_ids, duration_ms, invalid
 from reach.wire.status import bounded_text
 
 PAGE = 100
+"""Instances on a page, unless another number is asked for, and in a message of a watch at most."""
 MAX_PAGE = 1_000
 PAGE_BYTES = 512 << 10
 """A page, or a message of a watch, ends when it is over this: a client must be able to receive it."""
 DRAIN_MS = 30_000
-WATCH_SECONDS = 0.2
-"""How often a watch looks for changes: dynamic state is latest-wins."""
 
 
 class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
@@ -101,9 +104,11 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def GetAgent(self, request: registry_pb2.GetAgentRequest, context: Any) -> registry_pb2.GetAgentResponse:
         """See the contract."""
         instance_id = check_id("instance_id", request.instance_id, required=True)
-        pool, instance = self._reach.instance(principal_of(context).tenant, instance_id)
+        tenant = principal_of(context).tenant
+        pool, instance = self._reach.visible_instance(tenant, instance_id)
         answer = registry_pb2.GetAgentResponse()
-        fill_agent(answer.agent, pool, instance, self._services.clock.now_ms(), history=True)
+        foreign = pool.key.tenant != tenant
+        fill_agent(answer.agent, pool, instance, self._services.clock.now_ms(), foreign=foreign, history=True)
         return answer
 
     async def ListAgents(
@@ -113,76 +118,125 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         size = request.page_size or PAGE
         if size > MAX_PAGE:
             raise invalid("page_size", f"must be 1 … {MAX_PAGE}")
-        rows = self._matching(principal_of(context), request.filter)
-        rows = [row for row in rows if row[1].instance_id > request.page_token]
+        tenant = principal_of(context).tenant
+        wanted = read_filter(request.filter, self._services.host.directory.vocabulary)
+        after = read_token(request.page_token)
+        places = ((place_of(one), pool, one) for pool, one in self._reach.visible(tenant) if wanted(one))
+        rows = nsmallest(size + 1, (row for row in places if row[0] > after), key=itemgetter(0))
         answer = registry_pb2.ListAgentsResponse()
+        now_ms = self._services.clock.now_ms()
         taken = taken_bytes = 0
-        for taken, (pool, instance) in enumerate(rows, 1):
+        for taken, (_, pool, instance) in enumerate(rows, 1):
             message = answer.agents.add()
-            fill_agent(message, pool, instance, self._services.clock.now_ms())
+            fill_agent(message, pool, instance, now_ms, foreign=pool.key.tenant != tenant)
             taken_bytes += message.ByteSize()
             if taken == size or taken_bytes > PAGE_BYTES:
                 break
         if len(rows) > taken:
-            answer.next_page_token = rows[taken - 1][1].instance_id
+            answer.next_page_token = token_of(rows[taken - 1][0])
         return answer
-
-    def _matching(self, principal: Principal, wanted: registry_pb2.AgentFilter) -> list[tuple[Pool, Instance]]:
-        for field in ("agent_id", "agent_type", "capability"):
-            check_id(f"filter.{field}", getattr(wanted, field))
-        check_ids("filter.tags", wanted.tags, TAGS)
-        for one in wanted.health:
-            if one:
-                check_enum("filter.health", one, Health)
-        health = set(wanted.health)
-        capability = self._services.host.directory.vocabulary.canonical(wanted.capability)
-        return [
-            (pool, one)
-            for pool, one in self._reach.instances(principal.tenant)
-            if (not wanted.agent_id or one.agent_id == wanted.agent_id)
-            and (not wanted.agent_type or pool.key.agent_type == wanted.agent_type)
-            and (not capability or any(capability == name for name, _ in one.profile.capabilities))
-            and set(wanted.tags) <= set(one.profile.tags)
-            and (not health or int(one.health) in health)
-        ]
 
     async def WatchAgents(
         self, request: registry_pb2.WatchAgentsRequest, context: Any
     ) -> AsyncIterator[registry_pb2.WatchAgentsResponse]:
-        """See the contract. The cursor is not looked at yet: every watch begins with all there is, and says so."""
+        """See the contract."""
         principal = principal_of(context)
-        known: dict[str, bytes] = {}
-        first = True
-        while True:
-            if not principal.still_valid():
-                raise credentials_ended()
-            answer = registry_pb2.WatchAgentsResponse(reset=first)
-            seen, size = set(), 0
-            for pool, instance in self._matching(principal, request.filter):
-                message = agent_pb2.Agent()
-                fill_agent(message, pool, instance, self._services.clock.now_ms())
-                for field in ("last_heartbeat_age", "reach_score", "availability_ttl"):
-                    message.ClearField(field)
-                for condition in message.conditions:
-                    condition.ClearField("since")
-                raw = message.SerializeToString(deterministic=True)
-                seen.add(instance.instance_id)
-                if known.get(instance.instance_id) != raw:
-                    known[instance.instance_id] = raw
-                    answer.agents.append(message)
-                    size += len(raw)
-                if size > PAGE_BYTES:
-                    yield answer
-                    answer, size = registry_pb2.WatchAgentsResponse(), 0
-            for instance_id in known.keys() - seen:
-                del known[instance_id]
-                answer.removed.append(instance_id)
-            answer.in_sync = first
-            if first or answer.agents or answer.removed:
-                answer.cursor = str(self._services.host.directory.revision)
+        cursor = check_id("cursor", request.cursor)
+        scope = request.filter.SerializeToString(deterministic=True)
+        async with Watch(
+            self._reach.changes,
+            principal.tenant,
+            read_filter(request.filter, self._services.host.directory.vocabulary),
+            scope,
+            cursor,
+        ) as watch:
+            told, in_sync = watch.first(), True
+            while True:
+                if in_sync or told.whole or told.instances or told.removed:
+                    for answer in self._answers(told, principal.tenant, in_sync=in_sync):
+                        yield answer
+                in_sync = False
+                told = await watch.next()
+                if not principal.still_valid():
+                    raise credentials_ended()
+
+    def _answers(self, told: Round, tenant: str, *, in_sync: bool) -> Iterator[registry_pb2.WatchAgentsResponse]:
+        """One round as messages that a client can receive, and that are made while the loop goes on."""
+        answer = registry_pb2.WatchAgentsResponse(reset=told.whole)
+        size = 0
+        for instance_id in told.removed:
+            answer.removed.append(instance_id)
+            size += len(instance_id) + 4
+            if size > PAGE_BYTES:
                 yield answer
-            first = False
-            await asyncio.sleep(WATCH_SECONDS)
+                answer, size = registry_pb2.WatchAgentsResponse(), 0
+        for instance in told.instances:
+            if instance.bit < 0:
+                continue  # it has left meanwhile: the next round says so
+            key = instance.pool_key
+            message = answer.agents.add()
+            now_ms = self._services.clock.now_ms()
+            fill_agent(message, self._reach.host.pool(key), instance, now_ms, foreign=key.tenant != tenant)
+            size += message.ByteSize()
+            if size > PAGE_BYTES or len(answer.agents) >= PAGE:
+                yield answer
+                answer, size = registry_pb2.WatchAgentsResponse(), 0
+        answer.in_sync = in_sync
+        answer.cursor = told.cursor
+        yield answer
+
+
+def read_filter(wanted: registry_pb2.AgentFilter, vocabulary: Vocabulary) -> Callable[[Instance], bool]:
+    """Whether an instance matches.
+
+    Raises:
+        InvalidRequest: INVALID_FIELD with the name of the field.
+    """
+    for field in ("agent_id", "agent_type", "capability"):
+        check_id(f"filter.{field}", getattr(wanted, field))
+    tags = set(check_ids("filter.tags", wanted.tags, TAGS))
+    health = {check_enum("filter.health", one, Health) for one in wanted.health if one}
+    agent_id, agent_type, capability = wanted.agent_id, wanted.agent_type, vocabulary.canonical(wanted.capability)
+
+    def matches(one: Instance) -> bool:
+        profile = one.profile
+        return (
+            (not agent_id or profile.agent_id == agent_id)
+            and (not agent_type or one.pool_key.agent_type == agent_type)
+            and (not capability or any(capability == name for name, _ in profile.capabilities))
+            and (not tags or tags.issubset(profile.tags))
+            and (not health or one.health in health)
+        )
+
+    return matches
+
+
+def place_of(instance: Instance) -> tuple[str, str]:
+    """Where an instance stands in the order of lists; the second part tells those of several owners apart, and does
+    not tell who they are."""
+    return instance.instance_id, blake2b(instance.pool_key.tenant.encode(), digest_size=6).hexdigest()
+
+
+def token_of(place: tuple[str, str]) -> str:
+    """A page token: the last place that was told."""
+    return urlsafe_b64encode("\0".join(place).encode()).decode()
+
+
+def read_token(token: str) -> tuple[str, str]:
+    """The place behind which a page begins.
+
+    Raises:
+        InvalidRequest: INVALID_FIELD: it is not one of ours.
+    """
+    if not token:
+        return "", ""
+    try:
+        instance_id, separator, owner = urlsafe_b64decode(token).decode().partition("\0")
+    except ValueError:
+        separator = owner = instance_id = ""
+    if not separator or len(owner) != 12 or len(token) > 2 * ID_BYTES:
+        raise invalid("page_token", "is not from an answer of this call")
+    return instance_id, owner
 
 
 class HeartbeatServicer(heartbeat_pb2_grpc.HeartbeatServiceServicer):

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, Protocol
 
 from reach.core import effects as fx
-from reach.core.directory import Directory
+from reach.core.directory import UNRESOLVED, Directory
 from reach.core.events import Joined, Joining, RowTaken
 from reach.core.model import Fault, PoolKey, Task, TaskKey
 from reach.core.policies import Policy
@@ -41,6 +41,7 @@ TICK_MS = 250
 """How often we look whether time went by without us."""
 
 
+MAX_POOLS = 10_000  # of a node, before tasks for types that nobody has share one
 TAKEN = -1
 """The row of a task whose id the journal has given to another: it is undone, and nobody hears of it."""
 
@@ -284,6 +285,15 @@ class Host:
             pool = self._pools[key] = self._new_pool(key)
             self.shards.setdefault(pool.shard, Shard(pool.shard)).pools[key] = pool
         return pool
+
+    def home(self, key: PoolKey) -> Pool:
+        """The pool in which a new task is taken; if there are too many already, no other one for what nobody does."""
+        crowded = len(self._pools) >= MAX_POOLS and key not in self._pools
+        return self.pool(PoolKey(key.tenant, UNRESOLVED) if crowded else key)
+
+    def drop(self, pool: Pool) -> None:
+        """Forgets a pool that nobody needs (see `idle_pools`)."""
+        del self._pools[pool.key], self.shards[pool.shard].pools[pool.key]
 
     def look_at(self, key: PoolKey) -> Pool:
         """The pool of a key, or an empty one that nobody keeps: for those who only ask."""

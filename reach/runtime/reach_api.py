@@ -5,7 +5,7 @@ Calls that are hot return at once and are answered through a `Sink`, a link or a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from reach.core.stream import Reader
 from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.runtime.host import Host
 from reach.runtime.matcher import Matcher
+from reach.runtime.watching import AgentChanges
 from reach.store.base import StoredTask, StoreFull, TaskQuery
 
 WARNINGS = 8
@@ -38,6 +39,8 @@ class Reach:
         self.stopping = False
         """No new work is taken; what is accepted goes on."""
         self.started_ms = host.clock.now_ms()
+        self.changes = AgentChanges(host)
+        """For those who watch the registry."""
 
     # -- callers ------------------------------------------------------------------------------------------------------
 
@@ -94,7 +97,7 @@ class Reach:
             message = "the server is shutting down"
             raise Unavailable(message, Reason.SHUTTING_DOWN, retry_after_ms=1_000)
         self._check_store(task.volatile)
-        return self.host.pool(self.host.level_1.place(task, selector))
+        return self.host.home(self.host.level_1.place(task, selector))
 
     def _check_store(self, volatile: bool) -> None:
         held = self.host.committer.held
@@ -192,7 +195,7 @@ class Reach:
 
     def register(self, tenant: str, agent_type: str, joining: ev.Joining, reply: Any) -> None:
         """Registers an instance without a link; `reply.done` gets the instance."""
-        self.check_type(tenant, joining.instance_id, agent_type)
+        self.check_type(tenant, joining, agent_type)
         self._check_skills(joining)
         event = ev.Joined(joining, self.host.next_revision(), reply=reply)
         self.host.join(PoolKey(tenant, agent_type), event)
@@ -200,20 +203,25 @@ class Reach:
     def hello(self, tenant: str, agent_type: str, joining: ev.Joining, link: Any,
               running: list[tuple[str, str, int, int]], status: dict[str, Any]) -> Pool:  # fmt: skip
         """Opens a link; `link.welcome` hears when it is open."""
-        self.check_type(tenant, joining.instance_id, agent_type)
+        self.check_type(tenant, joining, agent_type)
         self._check_skills(joining)
         joining.endpoint, joining.dialled = None, False  # it is here: whoever holds a stream is not dialled
         event = ev.Joined(joining, self.host.next_revision(), link, running, status)
         return self.host.join(PoolKey(tenant, agent_type), event)
 
-    def check_type(self, tenant: str, instance_id: str, agent_type: str) -> None:
+    def check_type(self, tenant: str, joining: ev.Joining, agent_type: str) -> None:
         """Whether an instance may register now, with this type. Raises ReachError."""
+        instance_id = joining.instance_id
         if self.stopping:
             raise Unavailable("the server is shutting down", Reason.SHUTTING_DOWN, retry_after_ms=1_000)
         known = self.host.directory.where(tenant, instance_id)
         if known is not None and known.agent_type != agent_type:
             message = f"instance {instance_id!r} is registered with type {known.agent_type!r}: deregister it first"
             raise InvalidRequest(message, Reason.INVALID_FIELD)
+        one = self.host.pool(known).instances.get(instance_id) if known is not None else None
+        if one is not None and joining.boot_id in one.stale_boots:  # before it changes what instances are found by
+            message = f"a newer process of {instance_id!r} has registered; this one is stale"
+            raise InvalidRequest(message, Reason.STALE_GENERATION, instance_id=instance_id)
         held = self.host.committer.held
         if held is not None and known is None:
             self._check_store(False)
@@ -257,6 +265,29 @@ class Reach:
             (pool, one) for pool in self.host.pools() if pool.key.tenant == tenant for one in pool.instances.values()
         ]
         return sorted(rows, key=lambda row: row[1].instance_id)
+
+    def visible(self, tenant: str) -> Iterator[tuple[Pool, Instance]]:
+        """All instances that the tenant owns or may call (GOV-1), in no order."""
+        for key in self.host.directory.pools_for(tenant):
+            pool = self.host.pool(key)
+            for one in pool.instances.values():
+                if key.tenant == tenant or tenant in one.profile.allowed_tenants:
+                    yield pool, one
+
+    def visible_instance(self, tenant: str, instance_id: str) -> tuple[Pool, Instance]:
+        """An instance that the tenant owns, else one that it may call.
+
+        Raises:
+            InvalidRequest: AGENT_NOT_FOUND; "not yours" and "not there" answer alike.
+        """
+        own = self.host.directory.where(tenant, instance_id)
+        if own is None:
+            for key in self.host.directory.pools_of(tenant, Selector(instance_id=instance_id)):
+                pool = self.host.pool(key)
+                one = pool.instances.get(instance_id)
+                if one is not None and tenant in one.profile.allowed_tenants:
+                    return pool, one
+        return self.instance(tenant, instance_id)
 
     # -- operators ----------------------------------------------------------------------------------------------------
 

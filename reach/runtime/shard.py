@@ -29,7 +29,9 @@ class Shard:
         """Steps each pool that has mail, with what is due besides."""
         mail, self.mail = self.mail, {}
         for key, events in mail.items():
-            self._step(self.pools[key], events, turn)
+            pool = self.pools.get(key)
+            if pool is not None:  # else it was dropped, for it has nothing that anything could happen to
+                self._step(pool, events, turn)
 
     def wake(self, turn: Turn) -> None:
         """Steps each pool whose timers are due."""

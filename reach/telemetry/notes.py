@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 
 from reach.core.effects import Noted
-from reach.core.model import Task, TaskState
+from reach.core.model import Instance, Task, TaskState
 from reach.errors import Reason
 from reach.telemetry.logs import RepeatedLogger
 from reach.telemetry.metrics import ALERTS, Metrics
@@ -29,12 +31,20 @@ _ATTEMPTS = {
 }
 
 
+HEALTH_LINES = 20
+"""Changes of health that are logged in one second; a fleet that flaps must not make its server write lines only."""
+
+
 class TelemetryNotes:
     """The host's `Notes`. Called on the loop; `ended` is called for each task and does next to nothing."""
 
     def __init__(self, metrics: Metrics, tracing: Tracing) -> None:
         self.metrics = metrics
         self.tracing = tracing
+        self.watchers: Callable[[Instance], None] | None = None
+        """Who hears that something rare happened to an instance (`runtime.watching`)."""
+        self._second = 0
+        self._lines = 0
 
     def ended(self, task: Task) -> None:
         """A task ended."""
@@ -60,7 +70,9 @@ class TelemetryNotes:
         self.metrics.committed(rows, ms)
 
     def noted(self, note: Noted) -> None:
-        """A retry, a dead letter, a gap, a change of health."""
+        """A retry, a dead letter, a gap, a change of health, an instance that came, drains or went."""
+        if note.instance is not None and self.watchers is not None:
+            self.watchers(note.instance)
         if note.kind == "retry":
             self.metrics.retried(Reason[note.reason])
             if note.task is not None and note.task.trace:
@@ -79,8 +91,19 @@ class TelemetryNotes:
         elif note.kind == "canary_promoted":
             log.info("a canary gets all new work", extra={"evidence": note.reason})
         elif note.kind == "health" and note.instance is not None:
-            instance = note.instance
-            why = instance.history[-1][2] if instance.history else ""
-            level = logging.INFO if note.reason == "HEALTHY" else logging.WARNING
-            log.log(level, "an instance changed its health",
-                    extra={"instance": instance.instance_id, "health": note.reason, "why": why})  # fmt: skip
+            self._health_changed(note.instance, note.reason)
+
+    def _health_changed(self, instance: Instance, state: str) -> None:
+        second = int(time.monotonic())
+        left_out = max(0, self._lines - HEALTH_LINES) if second != self._second else 0
+        if second != self._second:
+            self._second, self._lines = second, 0
+            if left_out:
+                log.warning("more instances changed their health than are logged", extra={"suppressed": left_out})
+        self._lines += 1
+        if self._lines > HEALTH_LINES:
+            return
+        why = instance.history[-1][2] if instance.history else ""
+        level = logging.INFO if state == "HEALTHY" else logging.WARNING
+        log.log(level, "an instance changed its health",
+                extra={"instance": instance.instance_id, "health": state, "why": why})  # fmt: skip

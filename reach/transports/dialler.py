@@ -70,7 +70,7 @@ class Dialler:
                 raise ResourceExhausted(f"this node dials {TARGETS} agents, which is the limit", Reason.RATE_LIMITED)
             target = Dialled(self, tenant, agent_type, joining)
         async with self._registering, target.lock:
-            self.reach.check_type(tenant, joining.instance_id, agent_type)
+            self.reach.check_type(tenant, joining, agent_type)
             self._check_boot(tenant, joining)
             await target.prepare(joining)
             checkup = await target.look()

@@ -6,21 +6,18 @@ import math
 import secrets
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from agentreach.v1 import agent_pb2, attempt_pb2, error_pb2, event_pb2
 from reach.core import events as ev
 from reach.core.documents import Document
 from reach.core.endpoint import Endpoint
-from reach.core.health import reach_score_of
 from reach.core.model import Availability, EffectKind, Fault, Instance, Profile
-from reach.core.policies import load_of
-from reach.core.pool import Pool
 from reach.core.stream import Delta, Mode, size_in_bytes
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
 from reach.wire.addresses import read_address
-from reach.wire.answers import content_of, duration, timestamp
+from reach.wire.answers import content_of
 from reach.wire.requests import ID_BYTES, TAGS, check_enum, check_id, check_ids, check_labels, duration_ms, invalid
 from reach.wire.schemas import check_schema, schema_id
 from reach.wire.status import bounded_text, error_from_proto
@@ -32,10 +29,21 @@ CHECKPOINT_BYTES = 256 << 10
 STATUS_BYTES = 2 << 10
 NOTE_BYTES = 1 << 10
 HANDLE_BYTES = 4 << 10
-_NUMBERS = (("weight", 1, 100), ("priority", 0, 9), ("max_concurrency", 1, 100_000), ("max_sessions", 1, 10_000_000))
-"""Numbers of a registration, with what they may be."""
 FIGURES = 64
 """Entries in the `usage` of a result."""
+
+
+BOUNDS: dict[Literal["weight", "priority", "max_concurrency", "max_sessions"], tuple[int, int]] = {
+    "weight": (1, 100),
+    "priority": (0, 9),
+    "max_concurrency": (1, 100_000),
+    "max_sessions": (1, 1_000_000),
+}
+OPTIONAL: tuple[Literal["weight", "priority", "max_concurrency", "max_sessions", "heartbeat_interval"], ...] = (
+    *BOUNDS,
+    "heartbeat_interval",
+)
+"""Fields of a registration that keep their value where a later one leaves them out, also over restarts of the agent."""
 
 
 def read_registration(registration: agent_pb2.Registration, *, stored: bool = False) -> tuple[str, ev.Joining]:
@@ -68,8 +76,9 @@ def read_registration(registration: agent_pb2.Registration, *, stored: bool = Fa
     endpoint = _read_endpoint(r)
     joining = ev.Joining(r.instance_id, r.boot_id, _read_profile(r, stored), r.SerializeToString(deterministic=True))
     joining.endpoint, joining.dialled = endpoint, endpoint is not None
-    for field, least, most in _NUMBERS:
-        if r.HasField(field):  # type: ignore[arg-type]
+    joining.merge = merged
+    for field, (least, most) in BOUNDS.items():
+        if r.HasField(field):
             setattr(joining, field, _between(f"registration.{field}", getattr(r, field), least, most))
     if r.HasField("heartbeat_interval"):
         milliseconds = duration_ms("registration.heartbeat_interval", r.heartbeat_interval)
@@ -79,6 +88,20 @@ def read_registration(registration: agent_pb2.Registration, *, stored: bool = Fa
     if r.availability:
         joining.availability = _availability("registration.availability", r.availability)
     return r.agent_type, joining
+
+
+def merged(former: bytes, said: bytes) -> bytes:
+    """A registration as it is kept: optional fields that it leaves out have the value of the former one (REG-3)."""
+    before, now = agent_pb2.Registration.FromString(former), agent_pb2.Registration.FromString(said)
+    kept = [name for name in OPTIONAL if before.HasField(name) and not now.HasField(name)]
+    if not kept:
+        return said
+    for name in kept:
+        if name == "heartbeat_interval":
+            now.heartbeat_interval.CopyFrom(before.heartbeat_interval)
+        else:
+            setattr(now, name, getattr(before, name))
+    return now.SerializeToString(deterministic=True)
 
 
 def _read_endpoint(r: agent_pb2.Registration) -> Endpoint | None:
@@ -118,6 +141,8 @@ def _read_profile(r: agent_pb2.Registration, stored: bool) -> Profile:
     for method in r.methods:
         if method.HasField("expected_latency"):
             duration_ms("registration.methods.expected_latency", method.expected_latency)
+        if method.HasField("concurrency"):
+            _between("registration.methods.concurrency", method.concurrency, 1, 100_000)
     check_ids("registration.features", r.features, TAGS)
     return Profile(
         r.agent_id,
@@ -143,12 +168,12 @@ def _read_capability(capability: agent_pb2.Capability, stored: bool) -> Document
         check_enum(f"{field}.effects", capability.effects, EffectKind)
     if capability.HasField("expected_latency"):
         duration_ms(f"{field}.expected_latency", capability.expected_latency)
-    if capability.HasField("success_rate"):
-        _share(f"{field}.success_rate", capability.success_rate)
     if capability.HasField("concurrency"):
         _between(f"{field}.concurrency", capability.concurrency, 1, 100_000)
     if capability.HasField("cost_slots"):
         _between(f"{field}.cost_slots", capability.cost_slots, 1, 1_000)
+    if capability.HasField("success_rate"):
+        _share(f"{field}.success_rate", capability.success_rate)
     if len(capability.examples) > EXAMPLES:
         raise invalid(f"{field}.examples", f"has {len(capability.examples)} entries, at most {EXAMPLES} are allowed")
     schema = capability.parameter_schema
@@ -301,42 +326,3 @@ def _figures(usage: Mapping[str, float]) -> dict[str, float]:
     """The finite ones: NaN and infinity have no place in JSON, and would break whoever renders the task later."""
     named = [(name, value) for name, value in usage.items() if len(name) <= ID_BYTES and math.isfinite(value)]
     return dict(sorted(named)[:FIGURES])
-
-
-def fill_agent(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms: int, *, history: bool = False) -> None:
-    """An instance as the server sees it; with its history only where one is shown."""
-    message.registration.ParseFromString(instance.registration)
-    message.tenant = pool.key.tenant
-    message.revision = instance.revision
-    message.generation = instance.generation
-    message.health = int(instance.health)  # type: ignore[assignment]
-    message.availability = int(instance.availability)  # type: ignore[assignment]
-    for condition, (evidence, since_ms) in instance.conditions.items():
-        held = message.conditions.add(type=int(condition), evidence=bounded_text(evidence, NOTE_BYTES))
-        held.since.CopyFrom(duration(max(0, now_ms - since_ms)))
-    if instance.availability_until_ms:
-        message.availability_ttl.CopyFrom(duration(max(0, instance.availability_until_ms - now_ms)))
-    _fill_reach(message, pool, instance, now_ms)
-    if instance.beat_ms:
-        message.last_heartbeat_age.CopyFrom(duration(max(0, now_ms - instance.beat_ms)))
-    message.load = load_of(instance)
-    message.inflight = instance.inflight
-    message.max_concurrency = instance.max_concurrency
-    message.registered_at.CopyFrom(timestamp(instance.registered_wall_ms))
-    message.warnings.extend(instance.warnings)
-    message.blocked_by = instance.blocked_by
-    message.suspected_by = instance.suspected
-    for wall_ms, state, reason in instance.history if history else ():
-        message.history.add(at=timestamp(wall_ms), state=state, reason=bounded_text(reason, NOTE_BYTES))
-
-
-def _fill_reach(message: agent_pb2.Agent, pool: Pool, instance: Instance, now_ms: int) -> None:
-    score = reach_score_of(instance, now_ms, pool.thresholds.weights)
-    if score is not None:
-        message.reach_score = score
-    message.probe_status = instance.probe_status
-    message.last_probe_error = bounded_text(instance.last_probe_error, NOTE_BYTES)
-    if instance.probe_rtt_ms is not None:
-        message.probe_rtt.FromMicroseconds(round(instance.probe_rtt_ms * 1_000))
-    if instance.probe_loss is not None:
-        message.probe_loss = instance.probe_loss

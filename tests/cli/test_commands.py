@@ -212,7 +212,7 @@ def test_one_task(on: Command) -> None:
 def test_agents(on: Command) -> None:
     ran = on("agents", "list")
     titles, *rows = ran.out.splitlines()
-    assert titles.split() == "INSTANCE TYPE HEALTH STATE SLOTS BEAT CAPABILITIES ROUTED".split()
+    assert titles.split() == "INSTANCE TYPE HEALTH STATE SLOTS SCORE BEAT CONDITIONS CAPABILITIES ROUTED".split()
     assert {row.split()[0] for row in rows} >= {"echo", "slow", "bad"}
     found = on("agents", "list", "--capability", "echoing", "--json").data["agents"]
     assert [agent["registration"]["instance_id"] for agent in found] == ["echo"]

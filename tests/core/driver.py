@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any
 
+from reach.core import drain
 from reach.core import effects as fx
 from reach.core import events as ev
 from reach.core.model import Availability, Instance, Requirement, Task, TaskState
@@ -145,7 +146,11 @@ class Driver:
 
     def drain(self) -> list[Any]:
         one = self.someone()
-        return [ev.Drained(one, 0, self.random.random() < 0.6, None)] if one is not None else []
+        return (
+            [ev.Drained(one, self.random.choice((0, 5_000)), self.random.random() < 0.6, None)]
+            if one is not None
+            else []
+        )
 
     def cancel(self) -> list[Any]:
         task_id = self.random.choice(self.tasks).task_id if self.tasks else "unknown"
@@ -273,7 +278,8 @@ class Driver:
         assert offer.link is not None
         one = offer.instance
         if not mixed:
-            assert not one.blocked_by or one.suspected, one  # what ended a panic may have come after it
+            old = offer.task.session and drain.keeps_sessions(one, self.shell.now_ms)
+            assert old or not one.blocked_by or one.suspected, one  # what ended a panic may have come after it
             if not events or not isinstance(events[0], ev.Joined | ev.Beat):
                 limit = int(one.max_concurrency * self.shell.pool.router.overcommit)
                 assert one.inflight <= max(limit, offer.task.cost), one

@@ -677,7 +677,10 @@ Global___MethodStatus: _TypeAlias = MethodStatus  # noqa: Y015
 
 @_typing.final
 class Agent(_message.Message):
-    """An instance as the server sees it."""
+    """An instance as the server sees it. To tenants that may call it without owning it, what concerns its owner only is not
+    shown: boot_id, endpoints, host, sdk and allowed_tenants of the registration, tenant, status, warnings, history and
+    probe errors.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -704,6 +707,7 @@ class Agent(_message.Message):
     SUSPECTED_BY_FIELD_NUMBER: _builtins.int
     PROBE_RTT_FIELD_NUMBER: _builtins.int
     PROBE_LOSS_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant that owns it; shown to that tenant only."""
     revision: _builtins.int
@@ -732,9 +736,11 @@ class Agent(_message.Message):
     """What suspicion holds against it, also where so many are suspected that suspicion is ignored."""
     probe_loss: _builtins.float
     """Share of its probes that were lost, 0 … 1; absent without probes."""
+    sessions: _builtins.int
+    """Sessions that are pinned to it."""
     @_builtins.property
     def registration(self) -> Global___Registration:
-        """What it registered."""
+        """What it registered; optional fields that it left out have the value that counts."""
 
     @_builtins.property
     def availability_ttl(self) -> _duration_pb2.Duration:
@@ -762,7 +768,7 @@ class Agent(_message.Message):
 
     @_builtins.property
     def history(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateChange]:
-        """Its latest changes of health and conditions, oldest first; GetAgent only."""
+        """Its latest changes of health and conditions, oldest first; GetAgent only, and only for its owner."""
 
     @_builtins.property
     def probe_rtt(self) -> _duration_pb2.Duration:
@@ -794,10 +800,11 @@ class Agent(_message.Message):
         suspected_by: _builtins.str = ...,
         probe_rtt: _duration_pb2.Duration | None = ...,
         probe_loss: _builtins.float | None = ...,
+        sessions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_probe_loss", b"_probe_loss", "_reach_score", b"_reach_score", "availability_ttl", b"availability_ttl", "last_heartbeat_age", b"last_heartbeat_age", "probe_loss", b"probe_loss", "probe_rtt", b"probe_rtt", "reach_score", b"reach_score", "registered_at", b"registered_at", "registration", b"registration", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_probe_loss", b"_probe_loss", "_reach_score", b"_reach_score", "availability", b"availability", "availability_ttl", b"availability_ttl", "blocked_by", b"blocked_by", "conditions", b"conditions", "generation", b"generation", "health", b"health", "history", b"history", "inflight", b"inflight", "last_heartbeat_age", b"last_heartbeat_age", "last_probe_error", b"last_probe_error", "load", b"load", "max_concurrency", b"max_concurrency", "probe_loss", b"probe_loss", "probe_rtt", b"probe_rtt", "probe_status", b"probe_status", "reach_score", b"reach_score", "registered_at", b"registered_at", "registration", b"registration", "revision", b"revision", "status", b"status", "suspected_by", b"suspected_by", "tenant", b"tenant", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_probe_loss", b"_probe_loss", "_reach_score", b"_reach_score", "availability", b"availability", "availability_ttl", b"availability_ttl", "blocked_by", b"blocked_by", "conditions", b"conditions", "generation", b"generation", "health", b"health", "history", b"history", "inflight", b"inflight", "last_heartbeat_age", b"last_heartbeat_age", "last_probe_error", b"last_probe_error", "load", b"load", "max_concurrency", b"max_concurrency", "probe_loss", b"probe_loss", "probe_rtt", b"probe_rtt", "probe_status", b"probe_status", "reach_score", b"reach_score", "registered_at", b"registered_at", "registration", b"registration", "revision", b"revision", "sessions", b"sessions", "status", b"status", "suspected_by", b"suspected_by", "tenant", b"tenant", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__probe_loss: _TypeAlias = _typing.Literal["probe_loss"]  # noqa: Y015
     _WhichOneofArgType__probe_loss: _TypeAlias = _typing.Literal["_probe_loss", b"_probe_loss"]  # noqa: Y015

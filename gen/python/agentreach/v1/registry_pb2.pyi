@@ -293,7 +293,7 @@ class ListAgentsRequest(_message.Message):
     page_size: _builtins.int
     """1 … 1,000; 0: 100."""
     page_token: _builtins.str
-    """From the former answer."""
+    """Opaque, from the former answer, for the same filter."""
     @_builtins.property
     def filter(self) -> Global___AgentFilter:
         """Which."""
@@ -315,7 +315,7 @@ Global___ListAgentsRequest: _TypeAlias = ListAgentsRequest  # noqa: Y015
 
 @_typing.final
 class ListAgentsResponse(_message.Message):
-    """A page of instances, by instance id."""
+    """A page of instances, by instance id. Pages are no snapshot: an instance that is there all the time is told exactly once."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -383,16 +383,16 @@ class WatchAgentsResponse(_message.Message):
     reset: _builtins.bool
     """Forget all that was told before: what follows is whole."""
     in_sync: _builtins.bool
-    """All that there was at the start has been told."""
+    """All that there was at the start has been told. Set once."""
     cursor: _builtins.str
-    """Where to resume."""
+    """Where to resume; empty: more belongs to this, the former one stays."""
     @_builtins.property
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.Agent]:
         """New or changed."""
 
     @_builtins.property
     def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Instance ids that are gone."""
+        """Instance ids that are gone, or do not match any more. May name some that were never told."""
 
     def __init__(
         self,

@@ -101,7 +101,7 @@ class RegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetAgent(self, request, context):
-        """One instance. Safe to retry.
+        """One instance of your own, or one that you may call. Safe to retry.
         Errors: INVALID_FIELD, AGENT_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -109,7 +109,7 @@ class RegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListAgents(self, request, context):
-        """All instances that match. Safe to retry.
+        """All instances that match, your own and those that you may call. Safe to retry.
         Errors: INVALID_FIELD.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -117,7 +117,10 @@ class RegistryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchAgents(self, request, context):
-        """What changes: first all that match, then each change. Safe to retry with the last cursor.
+        """What changes: first all that match, then what changes. Safe to retry with the last cursor: then only what changed
+        meanwhile is told, or, where the server cannot know that any more, `reset` and all that match. Latest wins: a
+        watcher that is slow or away is told how things are now, not what they went through. The age of the last beat alone
+        is no change.
         Errors: INVALID_FIELD, TOO_MANY_STREAMS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -50,15 +50,18 @@ class RegistryServiceStub:
     Errors: INVALID_FIELD, AGENT_NOT_FOUND.
     """
     GetAgent: _grpc.UnaryUnaryMultiCallable[_registry_pb2.GetAgentRequest, _registry_pb2.GetAgentResponse]
-    """One instance. Safe to retry.
+    """One instance of your own, or one that you may call. Safe to retry.
     Errors: INVALID_FIELD, AGENT_NOT_FOUND.
     """
     ListAgents: _grpc.UnaryUnaryMultiCallable[_registry_pb2.ListAgentsRequest, _registry_pb2.ListAgentsResponse]
-    """All instances that match. Safe to retry.
+    """All instances that match, your own and those that you may call. Safe to retry.
     Errors: INVALID_FIELD.
     """
     WatchAgents: _grpc.UnaryStreamMultiCallable[_registry_pb2.WatchAgentsRequest, _registry_pb2.WatchAgentsResponse]
-    """What changes: first all that match, then each change. Safe to retry with the last cursor.
+    """What changes: first all that match, then what changes. Safe to retry with the last cursor: then only what changed
+    meanwhile is told, or, where the server cannot know that any more, `reset` and all that match. Latest wins: a
+    watcher that is slow or away is told how things are now, not what they went through. The age of the last beat alone
+    is no change.
     Errors: INVALID_FIELD, TOO_MANY_STREAMS.
     """
 
@@ -84,15 +87,18 @@ class RegistryServiceAsyncStub(RegistryServiceStub):
     Errors: INVALID_FIELD, AGENT_NOT_FOUND.
     """
     GetAgent: _aio.UnaryUnaryMultiCallable[_registry_pb2.GetAgentRequest, _registry_pb2.GetAgentResponse]  # type: ignore[assignment]
-    """One instance. Safe to retry.
+    """One instance of your own, or one that you may call. Safe to retry.
     Errors: INVALID_FIELD, AGENT_NOT_FOUND.
     """
     ListAgents: _aio.UnaryUnaryMultiCallable[_registry_pb2.ListAgentsRequest, _registry_pb2.ListAgentsResponse]  # type: ignore[assignment]
-    """All instances that match. Safe to retry.
+    """All instances that match, your own and those that you may call. Safe to retry.
     Errors: INVALID_FIELD.
     """
     WatchAgents: _aio.UnaryStreamMultiCallable[_registry_pb2.WatchAgentsRequest, _registry_pb2.WatchAgentsResponse]  # type: ignore[assignment]
-    """What changes: first all that match, then each change. Safe to retry with the last cursor.
+    """What changes: first all that match, then what changes. Safe to retry with the last cursor: then only what changed
+    meanwhile is told, or, where the server cannot know that any more, `reset` and all that match. Latest wins: a
+    watcher that is slow or away is told how things are now, not what they went through. The age of the last beat alone
+    is no change.
     Errors: INVALID_FIELD, TOO_MANY_STREAMS.
     """
 
@@ -139,7 +145,7 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.GetAgentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.GetAgentResponse, _abc.Awaitable[_registry_pb2.GetAgentResponse]]:
-        """One instance. Safe to retry.
+        """One instance of your own, or one that you may call. Safe to retry.
         Errors: INVALID_FIELD, AGENT_NOT_FOUND.
         """
 
@@ -149,7 +155,7 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.ListAgentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registry_pb2.ListAgentsResponse, _abc.Awaitable[_registry_pb2.ListAgentsResponse]]:
-        """All instances that match. Safe to retry.
+        """All instances that match, your own and those that you may call. Safe to retry.
         Errors: INVALID_FIELD.
         """
 
@@ -159,7 +165,10 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _registry_pb2.WatchAgentsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_registry_pb2.WatchAgentsResponse], _abc.AsyncIterator[_registry_pb2.WatchAgentsResponse]]:
-        """What changes: first all that match, then each change. Safe to retry with the last cursor.
+        """What changes: first all that match, then what changes. Safe to retry with the last cursor: then only what changed
+        meanwhile is told, or, where the server cannot know that any more, `reset` and all that match. Latest wins: a
+        watcher that is slow or away is told how things are now, not what they went through. The age of the last beat alone
+        is no change.
         Errors: INVALID_FIELD, TOO_MANY_STREAMS.
         """
 
