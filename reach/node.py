@@ -21,18 +21,16 @@ from typing import Any
 import uvloop
 
 from reach.config import Config
-from reach.config.relations import is_loopback
-from reach.config.thresholds import thresholds_of
+from reach.config.parts import dial_settings, host_settings, listen
 from reach.config.watching import Policies, Rules
 from reach.core.intents import Routes
-from reach.core.model import PoolKey
 from reach.core.vocabulary import Vocabulary
 from reach.errors import InvalidRequest, ReachError, Unavailable
 from reach.http.app import HttpServer, MayRead, create_app
 from reach.rpc.access import Admission
 from reach.rpc.interceptors import Interceptor
 from reach.rpc.principal import Authenticator, KeyAuthentication, NoAuthentication
-from reach.rpc.server import GrpcServer, Listen
+from reach.rpc.server import GrpcServer
 from reach.rpc.services import Services
 from reach.runtime.clock import Clock
 from reach.runtime.embedders import Embedder, EndpointEmbedder, LocalEmbedder
@@ -43,8 +41,6 @@ from reach.runtime.matcher import Matcher
 from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
 from reach.runtime.rules import reform
-from reach.runtime.settings import Settings
-from reach.runtime.wake import WakeHook
 from reach.store.base import Journal, KeyStore, StoreError, StoreLocked
 from reach.store.keys import SqliteKeyStore
 from reach.store.memory import MemoryJournal
@@ -54,8 +50,7 @@ from reach.telemetry.logs import setup_logging
 from reach.telemetry.metrics import Metrics
 from reach.telemetry.notes import TelemetryNotes
 from reach.telemetry.tracing import Tracing, to_collector
-from reach.transports.credentials import CredentialEntry, Credentials
-from reach.transports.dialler import Dialler, DialSettings
+from reach.transports.dialler import Dialler
 from reach.version import VERSION
 from reach.wire.codec import ProtoCodec
 from reach.wire.requests import Limits, TaskReader
@@ -116,7 +111,9 @@ class Node:
         )
         reader = self.reader = TaskReader(limits)
         notes = TelemetryNotes(self.metrics, tracing)
-        self.host = Host(journal, ProtoCodec(reader), notes, Clock(), self._settings(), _store_broken)
+        self.host = Host(
+            journal, ProtoCodec(reader), notes, Clock(), host_settings(self.config, self.rules.policies), _store_broken
+        )
         self._stack.push_async_callback(self.host.stop)
         self.host.level_1.default_retry = reader.default_retry
         await self._load_rules()
@@ -141,7 +138,7 @@ class Node:
             self._authenticator(keys), tracing, admission, self.metrics.called, self.metrics.refused
         )
         self.metrics.sources.streams = interceptor.open_calls
-        self._grpc = GrpcServer(self._listen(), services, interceptor, keys, VERSION, config.storage.type)
+        self._grpc = GrpcServer(listen(self.config), services, interceptor, keys, VERSION, config.storage.type)
         await self._grpc.start()
         self._stack.push_async_callback(self._grpc.stop, CLOSE_SECONDS)
         self.port = self._grpc.port
@@ -229,39 +226,11 @@ class Node:
             self._stack.callback(keys.close)
         return journal, keys
 
-    def _settings(self) -> Settings:
-        router = self.config.router
-        settings = Settings()
-        settings.queue_limit, settings.queue_bytes = router.queue_limit, router.queue_bytes
-        settings.overcommit = router.overcommit
-        settings.policies, settings.policy, settings.pool_policies = self.rules.policies
-        settings.canary_share = router.canary_share
-        settings.pin_wait_ms = int(self.config.session.pin_wait * 1_000)
-        settings.dead_letters = router.dead_letter
-        settings.wake = {
-            PoolKey(hook.tenant, hook.agent_type): WakeHook(tuple(hook.command), hook.url, hook.timeout)
-            for hook in self.config.wake.hooks
-        }
-        settings.thresholds = thresholds_of(self.config)
-        settings.heartbeat_ms = int(self.config.heartbeat.interval * 1_000)
-        settings.session_ttl_ms = int(self.config.session.ttl * 1_000)
-        return settings
-
     def _dialler(self) -> Dialler:
         """Dials agents, those of the journal at once."""
-        probe, server, agents = self.config.probe, self.config.server, self.config.agents
+        probe = self.config.probe
         probes = Probes(self.host.clock.now_ms, probe.at_once, int(probe.check_interval * 1_000))
-        settings = DialSettings(
-            on_loopback=is_loopback(server.host),
-            payload_limit=server.payload_limit,
-            timeout_s=probe.timeout,
-            interval_ms=int(probe.interval * 1_000),
-            credentials=Credentials(
-                [CredentialEntry(one.name, one.token_file, one.tenants, one.hosts) for one in agents.auth],
-                _read(agents.tls_ca) or None,
-            ),
-        )
-        dialler = Dialler(self.reach, probes, settings)
+        dialler = Dialler(self.reach, probes, dial_settings(self.config))
         self._stack.push_async_callback(dialler.stop)
         self._own(probes.run(), "probes")
         dialler.resume()
@@ -271,18 +240,6 @@ class Node:
         if keys is None:
             return NoAuthentication()
         return KeyAuthentication(keys, self.config.server.client_identities)
-
-    def _listen(self) -> Listen:
-        server = self.config.server
-        return Listen(
-            server.host,
-            server.port,
-            server.payload_limit,
-            _read(server.tls_cert),
-            _read(server.tls_key),
-            _read(server.tls_client_ca),
-            server.client_cert_required,
-        )
 
     def _sources(self) -> None:
         """What metrics ask for when they are read."""
@@ -353,14 +310,6 @@ class Node:
         """Whether there is work to wait for. Who is not attached now will not be any more: the next server gets it."""
         instances = (one for pool in self.host.pools() for one in pool.instances.values())
         return any(one.running and one.link is not None for one in instances)
-
-
-def _read(path: str) -> bytes:
-    """The content of a file that the configuration names; nothing where it names none."""
-    try:
-        return Path(path).read_bytes() if path else b""
-    except OSError as error:
-        raise InvalidRequest(f"cannot read {error.filename}: {error.strerror}") from error
 
 
 def _may_read(keys: KeyStore | None) -> MayRead:

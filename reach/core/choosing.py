@@ -127,19 +127,19 @@ class Choosing(Roster):
     def _near_equals(self, index: ScoreIndex, found: int, cost: int, seed: int) -> list[Instance]:
         """Candidates of which the first is the choice: one of the near-equals of the best, by chance."""
         draw = mix(seed, 0)
-        if cost > 1 or index.policy.way is Way.LEAST_CONNECTIONS:
+        looked: list[Instance]
+        if cost > 1:
             looked = self._sampled(found, cost, seed)
-            scores = [index.score(one) for one in looked]
         else:  # the hot path: whoever has a free slot has room for it
-            looked, scores = [], []
-            base, slope, instances = index.base, index.slope, self.instances
-            for position in sample(found, draw):
-                one: Instance = instances[position]  # type: ignore[assignment]
-                slots = one.max_concurrency
-                looked.append(one)
-                scores.append(base[position] + slope[position] * ((slots - one.inflight - one.foreign) / slots))
+            instances = self.instances
+            looked = [instances[position] for position in sample(found, draw)]  # type: ignore[misc]
         if len(looked) > 1:
-            _choose_near_equal(looked, scores, index.policy.near_tie, draw >> 40)
+            if index.exact:
+                scores = [index.score(one) for one in looked]
+                _choose_near_equal(looked, scores, index.policy.near_tie, draw >> 40)
+            else:
+                chosen = (draw >> 40) % len(looked)
+                looked[0], looked[chosen] = looked[chosen], looked[0]
         return looked
 
     def _by_group(self, index: ScoreIndex, mask: int, cost: int, seed: int, requirement: Requirement) -> Choice:

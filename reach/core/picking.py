@@ -28,6 +28,8 @@ def bits(mask: int) -> Iterator[int]:
 def sample(mask: int, draw: int) -> list[int]:
     """At most LOOKED_AT positions of set bits: those that follow on a position that the draw names, round about. One
     shift of a large number instead of eight, no count of all, and no two alike."""
+    if mask <= _FIRST and mask.bit_count() <= LOOKED_AT:
+        return _lowest(mask, LOOKED_AT, 0)
     start = draw % mask.bit_length()
     chosen = _lowest(mask >> start, LOOKED_AT, start)
     if len(chosen) < LOOKED_AT and start:

@@ -35,13 +35,25 @@ MAX_METHODS = 16
 class Scores:
     """What routing compares."""
 
-    __slots__ = ("_changed", "_outdated", "_refreshed_ms", "_weights_moved", "follows_load", "pool")
+    __slots__ = (
+        "_changed",
+        "_outdated",
+        "_refreshed_ms",
+        "_some",
+        "_some_at",
+        "_weights_moved",
+        "follows_load",
+        "pool",
+    )
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self._changed: dict[str, Instance] = {}
         self._outdated: list[Instance] = []
         """Those that are yet to be scored because a figure of the pool moved."""
+        self._some: list[Instance] = []
+        """Those whose latencies the median is taken of; made anew when anybody comes or goes."""
+        self._some_at = -1
         self._refreshed_ms = 0
         self._weights_moved = False
         self.follows_load = False
@@ -108,9 +120,12 @@ class Scores:
 
     def _pool_moved(self) -> bool:
         """Whether a figure of the pool moved so far that all scores are to be made anew."""
-        router, instances = self.pool.router, list(self.pool.instances.values())
+        router, instances = self.pool.router, self.pool.instances
         figures, moved = router.figures, False
-        some = instances[:: max(1, len(instances) // MEDIAN_OF)]
+        if self._some_at != router.revision:
+            self._some_at = router.revision
+            self._some = list(instances.values())[:: max(1, len(instances) // MEDIAN_OF)]
+        some = self._some
         methods = self._methods(some)
         router.judges_methods = len(methods) > 1
         for method in ("", *methods) if router.judges_methods else ("",):
@@ -124,7 +139,7 @@ class Scores:
                     figures.baseline_ms = baseline
         if self._weights_moved:
             self._weights_moved = False
-            heaviest = max((one.weight for one in instances), default=1)
+            heaviest = max((one.weight for one in instances.values()), default=1)
             moved = moved or heaviest != figures.heaviest
             figures.heaviest = heaviest
         if self.follows_load:

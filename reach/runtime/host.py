@@ -9,29 +9,23 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import blake2b
 from typing import Any, Protocol
 
 from reach.core import effects as fx
-from reach.core.directory import UNRESOLVED, Directory
-from reach.core.events import Joined, Joining, RowTaken
-from reach.core.model import Fault, PoolKey, Task, TaskKey
-from reach.core.policies import Policy
+from reach.core.directory import Directory
+from reach.core.events import Joined, RowTaken
+from reach.core.model import Fault, PoolKey, Task
 from reach.core.pool import STALLED_MS, Pool
-from reach.core.queue import WaitQueue
-from reach.core.resolving import Selector
-from reach.core.routing import Router
 from reach.core.rows import RowNumbers
-from reach.core.session import Pins
 from reach.core.stream import Interest, Reader
-from reach.core.wake import Waker
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
 from reach.runtime.level_1 import LevelOne
 from reach.runtime.past import Past
+from reach.runtime.pools import Codec, Pools
 from reach.runtime.rules import resolve_waiting
 from reach.runtime.settings import Settings
-from reach.runtime.shard import SHARDS, Shard
+from reach.runtime.shard import Shard
 from reach.runtime.wake import WakeHooks
 from reach.store.base import Journal, StoreError
 
@@ -41,28 +35,8 @@ TICK_MS = 250
 """How often we look whether time went by without us."""
 
 
-MAX_POOLS = 10_000  # of a node, before tasks for types that nobody has share one
 TAKEN = -1
 """The row of a task whose id the journal has given to another: it is undone, and nobody hears of it."""
-
-
-class Codec(Protocol):
-    """What the runtime needs to know of the contract: how a stored request becomes a task again."""
-
-    def task_of(self, tenant: str, spec: bytes) -> Task:
-        """The task of a request that was accepted once."""
-
-    def selector_of(self, spec: bytes) -> Selector:
-        """What the request named to choose a pool."""
-
-    def mismatches(self, spec: bytes, schemas: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, str]]:
-        """Which schemas (id, text) the parameters of a request do not fit: id -> (JSON Pointer, words)."""
-
-    def joining_of(self, registration: bytes, boot_id: str) -> Joining:
-        """The registration as it was taken."""
-
-    def same_content(self, one: bytes, other: bytes) -> bool:
-        """Whether two requests ask for the same (DLV-3)."""
 
 
 class Notes(Protocol):
@@ -81,35 +55,22 @@ class Notes(Protocol):
         """A group commit is done."""
 
 
-def shard_of(key: PoolKey) -> int:
-    """Which shard holds a pool: the same on every node."""
-    name = f"{key.tenant}\0{key.agent_type}\0{key.partition}".encode()
-    return int.from_bytes(blake2b(name, digest_size=8).digest(), "big") % SHARDS
-
-
-class Host:
+class Host(Pools):
     """See the module."""
 
     def __init__(self, journal: Journal, codec: Codec, notes: Notes, clock: Clock, settings: Settings,
                  on_broken: Callable[[StoreError], None]) -> None:  # fmt: skip
-        self.clock = clock
-        self.codec = codec
+        super().__init__(codec, clock, settings)
         self.notes = notes
-        self.settings = settings
         self.directory = Directory()
         self.level_1 = LevelOne(self, self.directory, clock.seed())
-        self._pools: dict[PoolKey, Pool] = {}
-        self.tasks: dict[TaskKey, Task] = {}
-        """Every task that is in memory, from the moment it comes in; each says in which pool it is."""
         self._loop = asyncio.get_running_loop()
-        self.shards: dict[int, Shard] = {}
         self._ready: dict[int, Shard] = {}
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._ticked_ms = clock.now_ms()
         self._ticker = self._loop.call_later(TICK_MS / 1_000, self._tick)
-        self._rows = RowNumbers(1)
         self._revision = 1
         self.committer = Committer(journal, self.perform, on_broken, notes.committed)
         self._journal = journal
@@ -275,63 +236,6 @@ class Host:
         if note.kind == "removed" and note.instance is not None:
             self.directory.remove(note.instance.pool_key, note.instance.instance_id)
         self.notes.noted(note)
-
-    # -- pools --------------------------------------------------------------------------------------------------------
-
-    def pool(self, key: PoolKey) -> Pool:
-        """The pool of a key, made when it is first needed."""
-        pool = self._pools.get(key)
-        if pool is None:
-            pool = self._pools[key] = self._new_pool(key)
-            self.shards.setdefault(pool.shard, Shard(pool.shard)).pools[key] = pool
-        return pool
-
-    def home(self, key: PoolKey) -> Pool:
-        """The pool in which a new task is taken; if there are too many already, no other one for what nobody does."""
-        crowded = len(self._pools) >= MAX_POOLS and key not in self._pools
-        return self.pool(PoolKey(key.tenant, UNRESOLVED) if crowded else key)
-
-    def drop(self, pool: Pool) -> None:
-        """Forgets a pool that nobody needs (see `idle_pools`)."""
-        del self._pools[pool.key], self.shards[pool.shard].pools[pool.key]
-
-    def look_at(self, key: PoolKey) -> Pool:
-        """The pool of a key, or an empty one that nobody keeps: for those who only ask."""
-        return self._pools.get(key) or self._new_pool(key)
-
-    def _policy_of(self, key: PoolKey) -> Policy:
-        settings = self.settings
-        return settings.policies.get(settings.pool_policies.get(key.agent_type, ""), settings.policy)
-
-    def redefine(self, policies: dict[str, Policy], policy: Policy, by_type: dict[str, str]) -> None:
-        """Takes other routing policies, for all pools."""
-        settings = self.settings
-        settings.policies, settings.policy, settings.pool_policies = policies, policy, by_type
-        for pool in self._pools.values():
-            pool.router.redefine(policies, self._policy_of(pool.key))
-
-    def _new_pool(self, key: PoolKey) -> Pool:
-        settings, policy = self.settings, self._policy_of(key)
-        queue = WaitQueue(settings.queue_limit, settings.queue_bytes)
-        router = Router(policy, settings.overcommit, settings.policies)
-        router.canary.share = settings.canary_share
-        pins = Pins(settings.session_ttl_ms)
-        seed, same = self.clock.seed(), self.codec.same_content
-        pool = Pool(key, shard_of(key), self._rows, seed, same, queue, router, pins, self.tasks)
-        pool.heartbeat_ms = settings.heartbeat_ms
-        pool.dead_letters = settings.dead_letters
-        pool.pin_wait_ms = settings.pin_wait_ms
-        pool.thresholds = settings.thresholds
-        pool.waker = Waker(pool) if key in settings.wake else None
-        return pool
-
-    def pool_if_any(self, key: PoolKey) -> Pool | None:
-        """The pool of a key, if it was ever needed."""
-        return self._pools.get(key)
-
-    def pools(self) -> list[Pool]:
-        """All pools of this node."""
-        return list(self._pools.values())
 
     def next_revision(self) -> int:
         """Numbers the changes of the registry."""

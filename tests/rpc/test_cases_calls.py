@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from reach.node import Node
+from reach.config import Config, parts
 from reach.rpc.server import Listen, options
 from reach.telemetry.metrics import resident_bytes
 from tests.rpc.hostile import MIB
@@ -216,14 +216,14 @@ async def test_a12_readers_resume_without_a_gap_when_connections_are_too_old(tmp
     """No setting offers an age yet, and none is the default; with one, a reader that comes back misses nothing."""
     plain = Listen("127.0.0.1", 0, 4 * MIB)
     assert not [name for name, _ in options(plain) if "connection_age" in name]
-    listen = Node._listen
+    listen = parts.listen
 
-    def with_an_age(node: Node) -> Listen:
-        made = listen(node)
+    def with_an_age(config: Config) -> Listen:
+        made = listen(config)
         made.max_age_ms = 1_000
         return made
 
-    monkeypatch.setattr(Node, "_listen", with_an_age)
+    monkeypatch.setattr("reach.node.listen", with_an_age)
     async with running(tmp_path) as node, Stubs(node.port) as stubs, Stubs(node.port) as far:
         await stubs.dispatch.Dispatch(pb.DispatchRequest(task={"task_id": "a12", "selector": {"agent_id": "a12"}}))
         working = asyncio.create_task(work_in_spite_of_cuts(stubs, 4.0))

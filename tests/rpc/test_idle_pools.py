@@ -2,7 +2,7 @@
 
 import pytest
 
-from reach.runtime import host as hosts
+from reach.runtime import pools as hosts
 from reach.runtime.idle_pools import IdlePools
 from tests.rpc.peers import AgentByHand, pb, unique
 

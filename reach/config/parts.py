@@ -1,0 +1,74 @@
+"""From the configuration to what the parts of a node want to know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reach.config.relations import is_loopback
+from reach.config.sections import Config
+from reach.config.thresholds import thresholds_of
+from reach.config.watching import Policies
+from reach.core.model import PoolKey
+from reach.errors import InvalidRequest
+from reach.rpc.server import Listen
+from reach.runtime.settings import Settings
+from reach.runtime.wake import WakeHook
+from reach.transports.credentials import CredentialEntry, Credentials
+from reach.transports.dialler import DialSettings
+
+
+def host_settings(config: Config, policies: Policies) -> Settings:
+    """The limits of a host."""
+    router = config.router
+    settings = Settings()
+    settings.queue_limit, settings.queue_bytes = router.queue_limit, router.queue_bytes
+    settings.overcommit = router.overcommit
+    settings.policies, settings.policy, settings.pool_policies = policies
+    settings.canary_share = router.canary_share
+    settings.pin_wait_ms = int(config.session.pin_wait * 1_000)
+    settings.dead_letters = router.dead_letter
+    settings.wake = {
+        PoolKey(hook.tenant, hook.agent_type): WakeHook(tuple(hook.command), hook.url, hook.timeout)
+        for hook in config.wake.hooks
+    }
+    settings.thresholds = thresholds_of(config)
+    settings.heartbeat_ms = int(config.heartbeat.interval * 1_000)
+    settings.session_ttl_ms = int(config.session.ttl * 1_000)
+    return settings
+
+
+def dial_settings(config: Config) -> DialSettings:
+    """How agents are dialled."""
+    probe, server, agents = config.probe, config.server, config.agents
+    return DialSettings(
+        on_loopback=is_loopback(server.host),
+        payload_limit=server.payload_limit,
+        timeout_s=probe.timeout,
+        interval_ms=int(probe.interval * 1_000),
+        credentials=Credentials(
+            [CredentialEntry(one.name, one.token_file, one.tenants, one.hosts) for one in agents.auth],
+            _read(agents.tls_ca) or None,
+        ),
+    )
+
+
+def listen(config: Config) -> Listen:
+    """Where and how gRPC is served."""
+    server = config.server
+    return Listen(
+        server.host,
+        server.port,
+        server.payload_limit,
+        _read(server.tls_cert),
+        _read(server.tls_key),
+        _read(server.tls_client_ca),
+        server.client_cert_required,
+    )
+
+
+def _read(path: str) -> bytes:
+    """The content of a file that the configuration names; nothing where it names none."""
+    try:
+        return Path(path).read_bytes() if path else b""
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {error.filename}: {error.strerror}") from error

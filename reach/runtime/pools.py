@@ -1,0 +1,118 @@
+"""The pools of a node: found, made when they are first needed, dropped."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Protocol
+
+from reach.core.directory import UNRESOLVED
+from reach.core.events import Joining
+from reach.core.model import PoolKey, Task, TaskKey
+from reach.core.policies import Policy
+from reach.core.pool import Pool
+from reach.core.queue import WaitQueue
+from reach.core.resolving import Selector
+from reach.core.routing import Router
+from reach.core.rows import RowNumbers
+from reach.core.session import Pins
+from reach.core.wake import Waker
+from reach.runtime.clock import Clock
+from reach.runtime.settings import Settings
+from reach.runtime.shard import SHARDS, Shard
+
+MAX_POOLS = 10_000
+"""Pools of a node, before tasks for types that nobody has share one."""
+
+
+class Codec(Protocol):
+    """What the runtime needs to know of the contract: how a stored request becomes a task again."""
+
+    def task_of(self, tenant: str, spec: bytes) -> Task:
+        """The task of a request that was accepted once."""
+
+    def selector_of(self, spec: bytes) -> Selector:
+        """What the request named to choose a pool."""
+
+    def mismatches(self, spec: bytes, schemas: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, str]]:
+        """Which schemas (id, text) the parameters of a request do not fit: id -> (JSON Pointer, words)."""
+
+    def joining_of(self, registration: bytes, boot_id: str) -> Joining:
+        """The registration as it was taken."""
+
+    def same_content(self, one: bytes, other: bytes) -> bool:
+        """Whether two requests ask for the same (DLV-3)."""
+
+
+def shard_of(key: PoolKey) -> int:
+    """Which shard holds a pool: the same on every node."""
+    name = f"{key.tenant}\0{key.agent_type}\0{key.partition}".encode()
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "big") % SHARDS
+
+
+class Pools:
+    """See the module."""
+
+    def __init__(self, codec: Codec, clock: Clock, settings: Settings) -> None:
+        self.codec = codec
+        self.clock = clock
+        self.settings = settings
+        self.tasks: dict[TaskKey, Task] = {}
+        """Every task that is in memory, from the moment it comes in; each says in which pool it is."""
+        self.shards: dict[int, Shard] = {}
+        self._pools: dict[PoolKey, Pool] = {}
+        self._rows = RowNumbers(1)
+
+    def pool(self, key: PoolKey) -> Pool:
+        """The pool of a key, made when it is first needed."""
+        pool = self._pools.get(key)
+        if pool is None:
+            pool = self._pools[key] = self._new_pool(key)
+            self.shards.setdefault(pool.shard, Shard(pool.shard)).pools[key] = pool
+        return pool
+
+    def home(self, key: PoolKey) -> Pool:
+        """The pool in which a new task is taken; if there are too many already, no other one for what nobody does."""
+        crowded = len(self._pools) >= MAX_POOLS and key not in self._pools
+        return self.pool(PoolKey(key.tenant, UNRESOLVED) if crowded else key)
+
+    def drop(self, pool: Pool) -> None:
+        """Forgets a pool that nobody needs (see `idle_pools`)."""
+        del self._pools[pool.key], self.shards[pool.shard].pools[pool.key]
+
+    def look_at(self, key: PoolKey) -> Pool:
+        """The pool of a key, or an empty one that nobody keeps: for those who only ask."""
+        return self._pools.get(key) or self._new_pool(key)
+
+    def _policy_of(self, key: PoolKey) -> Policy:
+        settings = self.settings
+        return settings.policies.get(settings.pool_policies.get(key.agent_type, ""), settings.policy)
+
+    def redefine(self, policies: dict[str, Policy], policy: Policy, by_type: dict[str, str]) -> None:
+        """Takes other routing policies, for all pools."""
+        settings = self.settings
+        settings.policies, settings.policy, settings.pool_policies = policies, policy, by_type
+        for pool in self._pools.values():
+            pool.router.redefine(policies, self._policy_of(pool.key))
+
+    def _new_pool(self, key: PoolKey) -> Pool:
+        settings, policy = self.settings, self._policy_of(key)
+        queue = WaitQueue(settings.queue_limit, settings.queue_bytes)
+        router = Router(policy, settings.overcommit, settings.policies)
+        router.canary.share = settings.canary_share
+        pins = Pins(settings.session_ttl_ms)
+        seed, same = self.clock.seed(), self.codec.same_content
+        pool = Pool(key, shard_of(key), self._rows, seed, same, queue, router, pins, self.tasks)
+        pool.heartbeat_ms = settings.heartbeat_ms
+        pool.dead_letters = settings.dead_letters
+        pool.pin_wait_ms = settings.pin_wait_ms
+        pool.thresholds = settings.thresholds
+        pool.waker = Waker(pool) if key in settings.wake else None
+        return pool
+
+    def pool_if_any(self, key: PoolKey) -> Pool | None:
+        """The pool of a key, if it was ever needed."""
+        return self._pools.get(key)
+
+    def pools(self) -> list[Pool]:
+        """All pools of this node."""
+        return list(self._pools.values())
