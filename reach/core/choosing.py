@@ -23,6 +23,8 @@ Propose = Callable[[Callable[[Instance], bool | int]], Instance | None]
 Choice = tuple[Instance | None, list[Instance], str]
 """(the chosen one, those that were looked at with it first, cause)"""
 
+TURNS = 1_000
+"""Kinds of tasks whose turns are remembered."""
 TRIES = 4
 """Samples that are taken for a task that takes several slots, until one has an instance in which it fits."""
 MAX_GROUPS = 8
@@ -60,7 +62,7 @@ class Choosing(Roster):
             return self._on_sight(policy, method, mask, cost, seed)
         if (requirement.region or requirement.documents) and not OF_THE_TASK.isdisjoint(policy.weights):
             return self._by_group(index, mask, cost, seed, requirement)
-        return self._best_of(index, mask, cost, seed)
+        return self._best_of(index, mask, cost, seed, requirement)
 
     def _proposed(self, mask: int, cost: int, propose: Propose) -> Instance | None:
         """What the ring proposes, in the highest band that has somebody."""
@@ -72,7 +74,7 @@ class Choosing(Roster):
                     return chosen
         return None
 
-    def _best_of(self, index: ScoreIndex, mask: int, cost: int, seed: int) -> Choice:
+    def _best_of(self, index: ScoreIndex, mask: int, cost: int, seed: int, requirement: Requirement) -> Choice:
         """The best of some free instances: from the top bucket down, until the task fits in one."""
         policy, buckets = index.policy, index.buckets
         occupied = index.occupied
@@ -83,7 +85,7 @@ class Choosing(Roster):
             if not found:
                 continue
             if policy.way >= Way.ROUND_ROBIN:
-                looked = self._in_turn(policy, found, cost, seed)
+                looked = self._in_turn(policy, found, cost, seed, requirement)
             else:
                 if index.tie_width:
                     least = max(number - index.tie_width, number - number % BUCKETS)
@@ -99,13 +101,16 @@ class Choosing(Roster):
                 return looked[0], looked, "score"
         return None, [], ""
 
-    def _in_turn(self, policy: Policy, found: int, cost: int, seed: int) -> list[Instance]:
+    def _in_turn(self, policy: Policy, found: int, cost: int, seed: int, requirement: Requirement) -> list[Instance]:
         """The choice of a policy without a score, first; all are alike but for their band."""
         fits = lambda one: fits_in(one, cost)  # noqa: E731
         if policy.way is Way.ROUND_ROBIN:
-            looked = round_robin(self.instances, found, self._turns.get(policy.name, -1), fits)
+            turn = (policy.name, requirement)  # each kind of task has turns of its own: others would skew them
+            looked = round_robin(self.instances, found, self._turns.get(turn, -1), fits)
             if looked:
-                self._turns[policy.name] = looked[0].bit
+                if len(self._turns) >= TURNS:
+                    self._turns.clear()
+                self._turns[turn] = looked[0].bit
             return looked
         if policy.way is Way.POWER_OF_TWO:
             return power_of_two(self.instances, found, seed, fits)
@@ -148,7 +153,7 @@ class Choosing(Roster):
         looked: list[Instance] = []
         scores: list[float] = []
         for members, added in self._groups(index.policy, mask, requirement):
-            best = self._best_of(index, members, cost, seed)[0]
+            best = self._best_of(index, members, cost, seed, requirement)[0]
             if best is not None:
                 looked.append(best)
                 scores.append(index.score(best) + added)

@@ -280,14 +280,14 @@ class Instance:
     """One running process of an agent, as its pool sees it."""
 
     __slots__ = (
-        "agent_id", "availability", "availability_until_ms", "beat_ms", "beats", "beats_expected_from_ms",
-        "below_since_ms", "bit", "blocked_by", "boot_id", "circuit", "conditions", "dialled", "done", "drain_until_ms",
-        "endpoint", "failed", "foreign", "frame_marks", "generation", "health", "health_since_ms", "heard",
-        "heartbeat_ms", "history", "inflight", "instance_id", "lane", "last_probe_error", "latency_ms", "link",
-        "max_concurrency", "max_sessions", "methods", "missed_since_ms", "moved_ms", "pool_key", "priority",
-        "probe_due_ms", "probe_loss", "probe_rtt_ms", "probe_status", "probed_ms", "probes", "profile", "ramp",
-        "reach_score", "ready", "ready_ms", "registered_wall_ms", "registration", "reopened_ms", "revision", "running",
-        "stale_boots", "started_ms", "status", "suspected", "timer_slot", "told", "unready_ms", "warnings", "weight",
+        "agent_id", "availability", "availability_until_ms", "beat_ms", "beats", "beats_expected_from_ms", "bit",
+        "blocked_by", "boot_id", "circuit", "conditions", "dialled", "done", "drain_until_ms", "endpoint", "failed",
+        "foreign", "frame_marks", "generation", "health", "health_since_ms", "heard", "heartbeat_ms", "history",
+        "inflight", "instance_id", "lane", "last_probe_error", "latency_ms", "link", "load_seen_ms", "max_concurrency",
+        "max_sessions", "methods", "missed_since_ms", "moved_ms", "pool_key", "priority", "probe_due_ms", "probe_loss",
+        "probe_rtt_ms", "probe_status", "probed_ms", "probes", "profile", "ramp", "reach_score", "ready", "ready_ms",
+        "registered_wall_ms", "registration", "reopened_ms", "revision", "running", "stale_boots", "started_ms",
+        "status", "suspected", "timer_slot", "told", "unready_ms", "usual_load", "warnings", "weight",
     )  # fmt: skip
 
     def __init__(self, instance_id: str, profile: Profile, pool_key: PoolKey) -> None:
@@ -346,7 +346,9 @@ class Instance:
         """Its number; -1 while it is not in the index."""
         self.lane = 0
         """How much room it has, as the index knows it (see core/routing.py)."""
-        self.below_since_ms = 0
+        self.usual_load = 0.0
+        """Its load as a mean over about 30 s; kept while a policy weighs it."""
+        self.load_seen_ms = 0
         """Since when its load is below the mean of its pool; 0: it is not."""
         self.circuit: Any = None
         """Its circuit breaker; None while nothing has failed."""

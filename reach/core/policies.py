@@ -137,7 +137,7 @@ def _checked(what: str, value: object) -> float:
 class Figures:
     """What of the whole pool bears on the signals of each of its instances."""
 
-    __slots__ = ("baseline_ms", "baselines_ms", "heaviest", "mean_load")
+    __slots__ = ("baseline_ms", "baselines_ms", "heaviest", "mean_load", "usual_load")
 
     def __init__(self, baseline_ms: float = 0.0) -> None:
         self.baseline_ms = baseline_ms
@@ -147,6 +147,7 @@ class Figures:
         self.heaviest = 1
         """The largest weight."""
         self.mean_load = 0.0
+        self.usual_load = 0.0
 
 
 def load_of(instance: Instance) -> float:
@@ -185,9 +186,7 @@ _OTHERS: Final[Mapping[str, Callable[[Instance, str, Figures, int], float]]] = {
     "reach": lambda instance, method, figures, now_ms: (
         1.0 if instance.reach_score is None else instance.reach_score / 100
     ),
-    "underload": lambda instance, method, figures, now_ms: signals.underload(
-        load_of(instance), figures.mean_load, instance.below_since_ms, now_ms
-    ),
+    "underload": lambda instance, method, figures, now_ms: signals.underload(instance.usual_load, figures.usual_load),
 }
 
 

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 from reach.core.canary import Canaries
 from reach.core.filters import Filters
-from reach.core.model import Instance, Profile
+from reach.core.model import Instance, Profile, Requirement
 from reach.core.picking import bits
 from reach.core.policies import BALANCED, POLICIES, Figures, Policy
 from reach.core.score_index import ScoreIndex
@@ -87,7 +87,7 @@ class Roster:
         """Instances by priority (RTE-11)."""
         self._band_of: list[int] = []
         self._free_bits: list[int] = []
-        self._turns: dict[str, int] = {}
+        self._turns: dict[tuple[str, Requirement], int] = {}
         """Whose turn it was last, by the name of the policy."""
 
     # -- what there is ------------------------------------------------------------------------------------------------

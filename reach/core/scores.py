@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from reach.core.effects import Turn
 from reach.core.model import Instance
 from reach.core.policies import Way, load_of, usual_ms
+from reach.core.signals import usual_load
 
 if TYPE_CHECKING:
     from reach.core.pool import Pool
@@ -145,6 +146,7 @@ class Scores:
         if self.follows_load:
             slots = sum(one.max_concurrency for one in some)
             figures.mean_load = sum(one.inflight + one.foreign for one in some) / slots if slots else 0.0
+            figures.usual_load = sum(one.usual_load * one.max_concurrency for one in some) / slots if slots else 0.0
         return moved
 
     def _methods(self, some: list[Instance]) -> list[str]:
@@ -158,11 +160,13 @@ class Scores:
         return list(found)
 
     def _compare_load(self, instance: Instance, now_ms: int) -> None:
-        """Keeps since when the load of an instance is below its pool's."""
-        if load_of(instance) >= self.pool.router.figures.mean_load:
-            instance.below_since_ms = 0
-        elif not instance.below_since_ms:
-            instance.below_since_ms = now_ms
+        """Keeps what the load of an instance usually is."""
+        if not instance.load_seen_ms:
+            instance.usual_load = self.pool.router.figures.usual_load  # nobody has been idle before it was looked at
+        else:
+            elapsed = now_ms - instance.load_seen_ms
+            instance.usual_load = usual_load(instance.usual_load, load_of(instance), elapsed)
+        instance.load_seen_ms = now_ms
 
 
 def _median(values: list[float]) -> float:

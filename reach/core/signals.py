@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
+from math import exp
 
 BEAT_WINDOW_MS = 30_000
 RECENT_MS = 10_000
@@ -66,18 +67,14 @@ def region(asked: str, has: str) -> float:
     return 1.0 if asked == has else 0.0
 
 
-def underload(now: float, mean: float, below_since_ms: int, now_ms: int) -> float:
-    """How far an instance is below the mean load of its pool, 1 for idle; 0 unless it has been so for 30 s.
+def usual_load(before: float, load: float, elapsed_ms: int) -> float:
+    """The load as a mean over about the last 30 s (exponentially weighted); `load` is what it was since `before`."""
+    return load + (before - load) * exp(-max(0, elapsed_ms) / UNDERLOAD_MS)
 
-    Args:
-        now: Its load.
-        mean: The pool's.
-        below_since_ms: Since when it is below; 0: it is not.
-        now_ms: Now.
-    """
-    if not below_since_ms or now_ms - below_since_ms < UNDERLOAD_MS or mean <= 0:
-        return 0.0
-    return max(0.0, (mean - now) / mean)
+
+def underload(usual: float, mean: float) -> float:
+    """How far an instance has been below the mean load of its pool, both over the last 30 s: 1 for idle."""
+    return max(0.0, (mean - usual) / mean) if mean > 0 else 0.0
 
 
 SLOT_MS = 5_000

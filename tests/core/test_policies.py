@@ -11,7 +11,7 @@ from reach.core.model import Requirement
 from reach.core.policies import BALANCED, OF_THE_TASK, POLICIES, SIGNALS, Figures, Policy, Way, own_policy
 from reach.core.routing import Router
 from reach.core.score_index import ScoreIndex
-from reach.core.signals import stats_of
+from reach.core.signals import stats_of, usual_load
 from tests.core.harness import instance_of
 
 NOW = 62_000
@@ -75,15 +75,24 @@ def test_RTE_3_capability():
 def test_RTE_3_adaptive_with_and_without_its_bonus():
     """0.5 success_rate + 0.3 capacity + 0.2 latency, + up to 0.05 for those below the mean load for 30 s."""
     figures = Figures(200.0)
-    figures.mean_load = 0.5
+    figures.usual_load = 0.5
     plain = 0.5 * 0.9 + 0.3 * 0.75 + 0.2 * 2 / 3
     given = {"inflight": 1, "latency_ms": 100, "figures": figures, "tried": NINE_OF_TEN}
     adaptive = POLICIES["adaptive"]
-    assert scored(adaptive, **given) == pytest.approx(plain)
-    assert scored(adaptive, **given, below_since_ms=NOW - 29_999) == pytest.approx(plain)
-    assert scored(adaptive, **given, below_since_ms=NOW - 30_000) == pytest.approx(plain + 0.05 * 0.5)
-    idle = {**given, "inflight": 0, "below_since_ms": 1}
-    assert scored(adaptive, **idle) == pytest.approx(0.5 * 0.9 + 0.3 + 0.2 * 2 / 3 + 0.05)
+    assert scored(adaptive, **given, usual_load=0.5) == pytest.approx(plain)
+    assert scored(adaptive, **given, usual_load=0.9) == pytest.approx(plain), "no malus"
+    assert scored(adaptive, **given, usual_load=0.25) == pytest.approx(plain + 0.05 * 0.5)
+    assert scored(adaptive, **given, usual_load=0.0) == pytest.approx(plain + 0.05)
+
+
+def test_RTE_3_the_usual_load_is_a_mean_over_30_seconds():
+    assert usual_load(0.2, 0.8, 0) == pytest.approx(0.2)
+    assert usual_load(0.2, 0.8, 30_000) == pytest.approx(0.8 - 0.6 / math.e)
+    assert usual_load(0.2, 0.8, 600_000) == pytest.approx(0.8)
+    by_steps = 0.2
+    for _ in range(300):
+        by_steps = usual_load(by_steps, 0.8, 100)
+    assert by_steps == pytest.approx(usual_load(0.2, 0.8, 30_000)), "however often it is looked at"
 
 
 def test_RTE_3_RTE_14_adaptive_compares_with_what_is_normal_for_the_method():
