@@ -355,7 +355,7 @@ async def test_each_bad_item_is_refused_with_its_reference(stubs, agent, caller)
     assert reasons == {
         **invalid,
         14: "VERSION_NOT_SUPPORTED",
-        15: "NOT_IMPLEMENTED",
+        15: "NO_ROUTE",
         16: "NOT_IMPLEMENTED",
         22: "TASK_NOT_FOUND",
         32: "TASK_NOT_FOUND",
