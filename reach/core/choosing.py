@@ -53,6 +53,9 @@ class Choosing(Roster):
             chosen = self._proposed(mask, cost, propose)
             if chosen is not None:
                 return chosen, [chosen], "ring"
+        elif not mask & (mask - 1):  # nothing to choose
+            alone = self.instances[mask.bit_length() - 1]
+            return (alone, [alone], "score") if alone is not None and fits_in(alone, cost) else (None, [], "")
         method = requirement.method if self.judges_methods else ""
         if policy is self.policy and not method:
             index: ScoreIndex | None = self.main

@@ -120,10 +120,12 @@ class Router(Choosing):
         dropped: Dropped = (),
     ) -> Verdict:  # fmt: skip
         """A decision, with what it saw."""
-        return Verdict(
-            chosen, cause, seed, policy, static, self.filters.revision, looked,
-            [one.inflight + one.foreign for one in looked], self.known(policy, looked), dropped,
-        )  # fmt: skip
+        if len(looked) == 1 and policy is self.policy:
+            one = looked[0]
+            loads, known = [one.inflight + one.foreign], [self.main.known[one.bit]]
+        else:
+            loads, known = [one.inflight + one.foreign for one in looked], self.known(policy, looked)
+        return Verdict(chosen, cause, seed, policy, static, self.filters.revision, looked, loads, known, dropped)
 
     def known(self, policy: Policy, looked: list[Instance]) -> list[tuple[float, ...]]:
         """The signals of some instances, in the order of the policy's weights, as they were last folded in."""
