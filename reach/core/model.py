@@ -313,10 +313,8 @@ class Instance:
         self.running: dict[TaskKey, Task] = {}
         self.inflight = 0
         """Slots that its running tasks take."""
-        self.foreign = 0
-        """Slots that it reports in use beyond ours: work of others."""
-        self.max_sessions: int | None = None
-        """Sessions it may hold; None: no limit."""
+        self.foreign = 0  # slots that it reports in use beyond ours: work of others
+        self.max_sessions: int | None = None  # sessions it may hold; None: no limit
         self.health = Health.STARTING
         self.health_since_ms = 0
         self.availability = Availability.READY
@@ -346,8 +344,7 @@ class Instance:
         """Its number; -1 while it is not in the index."""
         self.lane = 0
         """How much room it has, as the index knows it (see core/routing.py)."""
-        self.usual_load = 0.0
-        """Its load as a mean over about 30 s; kept while a policy weighs it."""
+        self.usual_load = 0.0  # its load as a mean over about 30 s; kept while a policy weighs it
         self.load_seen_ms = 0
         """Since when its load is below the mean of its pool; 0: it is not."""
         self.circuit: Any = None

@@ -22,7 +22,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     seen: list[Any] = []
 
-    def run(config: Any) -> int:
+    def run(config: Any, file: Any) -> int:
         seen.append(config)
         return 0
 
