@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from reach.core import circuit, drain
 from reach.core.choosing import Propose
 from reach.core.decision import Verdict
-from reach.core.effects import Noted, Offer, Turn
+from reach.core.effects import Noted, Offer, Turn, Unplaced
 from reach.core.filters import version_of
 from reach.core.model import EffectKind, Fault, Instance, Task
 from reach.core.policies import Way
@@ -51,6 +51,8 @@ class Assignment:
         if instance is None:
             pool.queue.push(task)
             pool.deadlines.arm(task, turn)
+            if (task.attempt or task.start_delay_ms) and task.pending_reason.startswith("no_match"):
+                turn.sends.append(Unplaced())
             if pool.waker is not None:
                 pool.waker.task_waits(turn)
             return False

@@ -45,6 +45,11 @@ class LevelOne:
         self.default_retry: RetryPolicy | None = None
         """What a task has that names no policy, so that a route may."""
 
+    def forget(self, key: PoolKey) -> None:
+        """A pool is dropped: one with the same key is another one."""
+        self._views.clear()
+        self._sent.pop(key, None)
+
     def place(self, task: Task, selector: Selector, *, send: bool = True) -> PoolKey:
         """The pool that takes a task; the task gets what its route says.
 
