@@ -138,10 +138,7 @@ class Fleet:
         """The vocabulary or the words of an instance's profile changed: it matches other tasks than before."""
         instance, pool = event.instance, self.pool
         if instance.bit >= 0:
-            pool.router.remove(instance)
-            instance.profile = event.profile
-            pool.router.add(instance)
-            pool.assignment.count_sessions(instance)
+            pool.router.reprofile(instance, event.profile)
             pool.slot_freed = True
 
     def _attach(self, instance: Instance, event: Joined, turn: Turn) -> None:

@@ -52,7 +52,7 @@ class Vitals:
         instance.heard += 1
         if not instance.ready_ms:
             self.pool.conditions.readiness(instance, turn)
-        if instance.running:
+        if instance.running or instance.conditions:
             self.pool.conditions.stuck(instance, turn)
 
     def probed(self, event: Probed, turn: Turn) -> None:
@@ -128,6 +128,8 @@ class Vitals:
             if foreign < instance.foreign:
                 self.pool.slot_freed = True
             instance.foreign = foreign
+            if instance.conditions and not instance.running:
+                self.pool.conditions.idles(instance, turn)
         self.says(instance, status.get("availability"), status.get("availability_ttl", 0), turn)
         if instance.conditions or "loop_stalled" in status:
             self.pool.conditions.loop_stalls(instance, status.get("loop_stalled", 0), turn)

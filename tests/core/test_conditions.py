@@ -57,6 +57,26 @@ def test_HLT_8_stuck_is_out_within_twice_its_usual_task_time_and_a_beat():
     assert (one.blocked_by, one.history[-1][1:]) == ("", ("STALLED over", "its work goes on"))
 
 
+@pytest.mark.parametrize("says", [True, False])
+def test_HLT_8_it_is_stuck_no_longer_once_it_runs_nothing_any_more(says):
+    """Its tasks were cancelled, and it says nothing of them: it must not be out for ever."""
+    shell, one, two, tasks = pair()
+    beat = {"inflight": 2} if says else {}
+    shell.step(ev.Beat(one, beat))
+    shell.advance_beating(3_000, one, two)
+    for task in tasks:
+        shell.cancel(task)
+    shell.step(ev.Beat(one, beat))
+    assert one.blocked_by == "stalled", "told to stop, it has its grace"
+    shell.advance_beating(60_000, one, two)
+    if says:
+        shell.step(ev.Beat(one, beat))
+        assert one.blocked_by == "stalled", "it still runs them"
+        shell.step(ev.Beat(one, {"inflight": 0}))
+    assert one.blocked_by == ""
+    assert ("STALLED over", "it runs nothing any more") in [entry[1:] for entry in one.history]
+
+
 @pytest.mark.parametrize("sign", ["progress", "delta"])
 def test_HLT_7_HLT_8_progress_counts_as_much_as_a_completion(sign):
     shell, one, two, tasks = pair()
