@@ -116,7 +116,7 @@ def test_more_policies_than_indexes_are_scored_on_sight_and_still_choose_well():
 
 
 def test_an_index_that_was_not_asked_for_long_makes_room():
-    router = router_of(instance_of("one", 9))
+    router = router_of(instance_of("one", 9), instance_of("two", 9))
     for number in range(MAX_INDEXES + 3):
         for _ in range(40):
             router.pick(ANY, (), 1, 1, own_policy(f"own{number}", {"latency": 1}))
