@@ -107,25 +107,42 @@ class Assignment:
     # -- sessions and keys --------------------------------------------------------------------------------------------
 
     def _pinned(self, task: Task, pin: Pin, turn: Turn) -> Instance | None:
-        """The instance of the session, if it passes every filter. One that is merely full is waited for: then
+        """The instance of the session, if it may have the task. One that is merely full is waited for: then
         `pin_until_ms` says for how long."""
+        instance, until_ms = self.by_pin(task, pin, turn.now_ms, max(task.accepted_ms, task.not_before_ms))
+        if instance is None:
+            return None
+        if not until_ms:
+            router = self.pool.router
+            static = router.filters.static(task.requirement)
+            task.decision = router.verdict(instance, "pin", self.pool.seed, router.policy, static, [instance])
+            return instance
+        task.pin_until_ms = until_ms
+        task.pending_reason = "pinned_instance_full"
+        return None
+
+    def by_pin(self, task: Task, pin: Pin, now_ms: int, since_ms: int) -> tuple[Instance | None, int]:
+        """(the instance of a session if it passes every filter, until when it is waited for because it is full; 0: it
+        has room).
+
+        Args:
+            task: A task of the session.
+            pin: The session's.
+            now_ms: Now.
+            since_ms: Since when the task could run.
+        """
         pool, router = self.pool, self.pool.router
         instance = pool.instances.get(pin.instance_id)
-        drains = instance is not None and drain.keeps_sessions(instance, turn.now_ms)
-        if instance is None or (instance.blocked_by and not drains) or pin.instance_id in task.excluded:
-            return None
-        matches = router.matches(instance, task.requirement)
-        if matches and router.has_slots(instance, task.cost):
-            static = router.filters.static(task.requirement)
-            task.decision = router.verdict(instance, "pin", pool.seed, router.policy, static, [instance])
-            return instance
-        until = max(task.accepted_ms, task.not_before_ms) + pool.pin_wait_ms
-        if drains:
-            until = min(until, instance.drain_until_ms)
-        if turn.now_ms < until and matches:
-            task.pin_until_ms = until
-            task.pending_reason = "pinned_instance_full"
-        return None
+        if instance is None or pin.instance_id in task.excluded or not drain.serves_sessions(instance, now_ms):
+            return None, 0
+        if not router.matches(instance, task.requirement):
+            return None, 0
+        if router.has_slots(instance, task.cost):
+            return instance, 0
+        until_ms = since_ms + pool.pin_wait_ms
+        if instance.blocked_by:
+            until_ms = min(until_ms, instance.drain_until_ms)
+        return (instance, until_ms) if now_ms < until_ms else (None, 0)
 
     def _for_session(self, task: Task, pin: Pin | None, turn: Turn) -> Instance | None:
         """An instance for a session that has none, or cannot stay where it is."""
