@@ -145,6 +145,9 @@ class Fleet:
         """Opens the link. The hello is complete: attempts it does not name are not running."""
         pool = self.pool
         instance.link = event.link
+        if instance.dialled is not event.joining.dialled:
+            instance.dialled = event.joining.dialled
+            pool.vitals.forget_probes(instance, turn)
         pool.conditions.attached(instance, turn)
         unknown: list[tuple[str, str, int]] = []
         replay: list[tuple[str, str, int]] = []

@@ -85,6 +85,14 @@ class Vitals:
         periods = self.pool.thresholds.periods
         instance.probe_due_ms = turn.now_ms + probe_period_ms(instance.probes, instance.reach_score, periods)
 
+    def forget_probes(self, instance: Instance, turn: Turn) -> None:
+        """It is reached another way now: what probes showed before says nothing of that."""
+        instance.probes.clear()
+        instance.probe_rtt_ms, instance.probe_loss, instance.missed_since_ms = None, None, 0
+        instance.probe_status, instance.last_probe_error = "none", ""
+        instance.status.pop("check_error", None)
+        clear(instance, Condition.UNREACHABLE, "it is reached another way", turn)
+
     def checked(self, event: Checked, turn: Turn) -> None:
         """An application check came back (HLT-4): alive but not ready is no new work."""
         instance = event.instance
