@@ -135,6 +135,26 @@ def test_HLT_7_busy_with_a_declared_longest_task_is_left_in_peace_for_one_and_a_
     assert one.blocked_by == "stalled", "what has begun ends with progress only"
 
 
+def test_HLT_7_one_that_may_be_silent_for_long_is_not_offline_meanwhile():
+    """Its declared task, or its interval, is longer than the silence after which others are given up."""
+    shell = Shell()
+    busy, slow = shell.join("busy", heartbeat_ms=1_000), shell.join("slow", heartbeat_ms=60_000)
+    shell.pool.thresholds = THRESHOLDS._replace(offline_ms=150_000)
+    shell.step(ev.Beat(busy, {"availability": Availability.BUSY, "longest_task": 400_000}), ev.Beat(slow, {}))
+    shell.advance(179_000)
+    assert (busy.health, slow.health) == (Health.SUSPECT, Health.SUSPECT)
+    shell.advance(2_000)
+    assert slow.health is Health.UNHEALTHY
+    shell.advance(30_000)
+    assert slow.health is Health.OFFLINE
+    shell.advance(388_000)
+    assert busy.health is Health.SUSPECT
+    shell.advance(2_000)
+    assert busy.health is Health.UNHEALTHY
+    shell.advance(30_000)
+    assert busy.health is Health.OFFLINE
+
+
 def test_HLT_7_progress_without_beats_never_evicts_and_silence_does():
     """40 s of computation under a heartbeat timeout of 3 s."""
     shell, one, two, tasks = pair()
