@@ -61,12 +61,12 @@ def _resolve(host: Host, pool: Pool, task: Task, selector: Selector) -> None:
         host.post(pool, Refuted(task, fault))
         return
     after, task.requirement = task.requirement, before
-    if key != pool.key:
-        target = host.pool(key)
+    target = host.pool(key)
+    if target is not pool and (pool.key.agent_type == UNRESOLVED or target.router.static_mask(after)):
         pool.hand_over(task, target)
         task.requirement, task.pending_reason = after, ""
         host.post(target, Arrived(task))
-    elif after != before:
+    elif target is pool and after != before:
         host.post(pool, Respecified(task, after))
 
 

@@ -66,6 +66,11 @@ async def agents(world):
         return agent
 
     yield join
+    stubs = world[0]
+    # what is left would go to who comes next
+    listed = await stubs.dispatch.ListTasks(pb.ListTasksRequest(page_size=500))
+    for task in listed.tasks:
+        await stubs.dispatch.CancelTask(pb.CancelTaskRequest(task_id=task.spec.task_id))
     for agent in made:
         await world[0].registry.Deregister(pb.DeregisterRequest(instance_id=agent.instance_id))
         await agent.close()

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from reach.core.pool import Pool
 from reach.runtime.idle_pools import IdlePools
 from reach.store import keys as key_store
 from tests.rpc.peers import TIMEOUT, AgentByHand, Stubs, pb, running, unique
@@ -92,4 +93,22 @@ async def test_REG_7_what_ran_on_the_last_instance_of_a_type_moves_to_another_ty
         await stubs.registry.Deregister(pb.DeregisterRequest(instance_id=one.instance_id))
         assert await offered(two) == {task_id}
         for agent in (one, two):
+            await agent.close()
+
+
+async def test_RTE_15_a_task_that_may_go_to_nobody_does_not_wander(tmp_path, monkeypatch):
+    """Two pools could take it, but for the instances that its caller banned."""
+    async with running(tmp_path) as node, Stubs(node.port) as stubs:
+        agents = [AgentByHand(stubs) for _ in range(2)]
+        for agent, name in zip(agents, ("one", "two"), strict=True):
+            await agent.join(name, capabilities=[{"name": "c"}])
+        banned = [agent.instance_id for agent in agents]
+        selector = {"capability": "c", "excluded_instances": banned}
+        await submit(stubs, fields={"start_delay": {"nanos": 50_000_000}}, **selector)
+        moves = []
+        hand_over = Pool.hand_over
+        monkeypatch.setattr(Pool, "hand_over", lambda *args: (moves.append(args), hand_over(*args)))
+        await asyncio.sleep(1.5)
+        assert not moves
+        for agent in agents:
             await agent.close()
