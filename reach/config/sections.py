@@ -124,8 +124,8 @@ class Router(Section, frozen=True):
     queue_bytes: Annotated[int, Meta(ge=1_048_576, le=1_099_511_627_776)] = 1_073_741_824
     """Bytes of payload that wait in one pool. Too small: bursts are refused. Too large: memory."""
     overcommit: Annotated[float, Meta(ge=1, le=10)] = 1.5
-    """An instance holds at most this times its `max_concurrency`, and more than that only when no other has a free
-    slot. 1 is a hard limit. Too large: tasks wait at a busy agent although another one becomes free."""
+    """An instance holds at most this times its `max_concurrency`, and more than `max_concurrency` only when no other
+    has a free slot. 1 is a hard limit. Too large: tasks wait at a busy agent although another one becomes free."""
     vocabulary_file: Text = ""
     """File with the skills: canonical names, aliases, exclusions (YAML; docs/routing.md). Read anew when it changes and
     on SIGHUP; one that is wrong is told of in the log, and the old one stays. Empty: every name is a skill of its
@@ -204,8 +204,9 @@ class Health(Section, frozen=True):
     """Beats missed in a row after which an agent is UNHEALTHY and gets no new work, if nothing else speaks for it. Too
     small: a short pause takes agents out. Too large: tasks are sent to dead agents."""
     offline: Annotated[float, Meta(ge=10, le=86_400)] = 300.0
-    """Seconds of silence after which an agent is OFFLINE; also how long one that was never ready may be silent. Too
-    small: slow starts are given up. Too large: dead agents are listed for long."""
+    """Seconds of silence after which an agent is OFFLINE, unless it may be silent for longer (it beats slowly, or is
+    BUSY); also how long one that was never ready may be silent. Too small: slow starts are given up. Too large: dead
+    agents are listed for long."""
     ready_beats: Annotated[int, Meta(ge=1, le=100)] = 2
     """Beats after which an agent that never says whether it is ready is taken for ready. Too small: work before it is
     up. Too large: it waits for nothing."""

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from reach.config.loading import ConfigError
 from reach.config.rules import check_capabilities, load_routes, load_vocabulary
-from reach.config.sections import Config, Router
+from reach.config.sections import Config, Matcher, Router
 from reach.core.intents import Routes
-from reach.core.policies import POLICIES, Policy, own_policy
+from reach.core.matching import rounded_down
+from reach.core.policies import POLICIES, Policy, own_policy, with_threshold
 from reach.core.vocabulary import Vocabulary
 
 log = logging.getLogger("reach.rules")
@@ -36,9 +37,13 @@ class Policies(NamedTuple):
     """Names of policies by agent type."""
 
 
-def policies_of(router: Router) -> Policies:
+def policies_of(router: Router, matcher: Matcher) -> Policies:
     """What a checked configuration says of policies."""
-    known = {**POLICIES, **{name: own_policy(name, weights) for name, weights in router.policies.items()}}
+    least = matcher.threshold if matcher.embedder == "none" else min(matcher.threshold, matcher.embedding_threshold)
+    known = {
+        **with_threshold(POLICIES, rounded_down(least)),
+        **{name: own_policy(name, weights) for name, weights in router.policies.items()},
+    }
     return Policies(known, known[router.policy], dict(router.pool_policies))
 
 
@@ -65,7 +70,8 @@ class Rules:
         self._files = [one for one in files if one is not None]
         self._strict = config.registry.strict
         self._apply = apply
-        self.policies = policies_of(router)
+        self._matcher = config.matcher
+        self.policies = policies_of(router, config.matcher)
         self._loaded: Signature = ()
         self._loaded_once = False
         self._seen: Signature = ()
@@ -117,7 +123,7 @@ class Rules:
         policies = self.policies
         try:
             if self._again is not None and self._loaded_once:
-                policies = policies_of(self._again().router)
+                policies = policies_of(self._again().router, self._matcher)
         except ConfigError as error:
             problems.extend(error.problems)
         self._loaded_once = True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from reach.core import circuit, drain
 from reach.core.choosing import Propose
 from reach.core.decision import Verdict
-from reach.core.effects import Noted, Offer, Turn
+from reach.core.effects import Noted, Offer, Turn, Unplaced
 from reach.core.filters import version_of
 from reach.core.model import EffectKind, Fault, Instance, Task
 from reach.core.policies import Way
@@ -27,6 +27,11 @@ HALF_FULL = 0.5
 """Below this load an instance is not passed over, however idle the others are."""
 SET_ASIDE = 8
 """Heads of a queue that may be passed over because the instances they failed on are the only free ones."""
+MOVED = 256
+"""Heads of a queue that are sent to a queue of their own in one look, for they wait for something else."""
+SESSION_SLOT, AVOIDS = "\0session slot", "\0avoids"
+"""What tasks wait for that have a queue of their own: for an instance that may hold one more session; for another
+instance than those on which they failed. Those that wait for the instance of their session name it."""
 
 
 class Assignment:
@@ -49,8 +54,10 @@ class Assignment:
         else:
             instance = self.find(task, turn)
         if instance is None:
-            pool.queue.push(task)
+            pool.queue.push(task, self._waits_for(task, turn) if task.session or task.excluded else "")
             pool.deadlines.arm(task, turn)
+            if (task.attempt or task.start_delay_ms) and task.pending_reason.startswith("no_match"):
+                turn.sends.append(Unplaced())
             if pool.waker is not None:
                 pool.waker.task_waits(turn)
             return False
@@ -100,25 +107,42 @@ class Assignment:
     # -- sessions and keys --------------------------------------------------------------------------------------------
 
     def _pinned(self, task: Task, pin: Pin, turn: Turn) -> Instance | None:
-        """The instance of the session, if it passes every filter. One that is merely full is waited for: then
+        """The instance of the session, if it may have the task. One that is merely full is waited for: then
         `pin_until_ms` says for how long."""
+        instance, until_ms = self.by_pin(task, pin, turn.now_ms, max(task.accepted_ms, task.not_before_ms))
+        if instance is None:
+            return None
+        if not until_ms:
+            router = self.pool.router
+            static = router.filters.static(task.requirement)
+            task.decision = router.verdict(instance, "pin", self.pool.seed, router.policy, static, [instance])
+            return instance
+        task.pin_until_ms = until_ms
+        task.pending_reason = "pinned_instance_full"
+        return None
+
+    def by_pin(self, task: Task, pin: Pin, now_ms: int, since_ms: int) -> tuple[Instance | None, int]:
+        """(the instance of a session if it passes every filter, until when it is waited for because it is full; 0: it
+        has room).
+
+        Args:
+            task: A task of the session.
+            pin: The session's.
+            now_ms: Now.
+            since_ms: Since when the task could run.
+        """
         pool, router = self.pool, self.pool.router
         instance = pool.instances.get(pin.instance_id)
-        drains = instance is not None and drain.keeps_sessions(instance, turn.now_ms)
-        if instance is None or (instance.blocked_by and not drains) or pin.instance_id in task.excluded:
-            return None
-        matches = router.matches(instance, task.requirement)
-        if matches and router.has_slots(instance, task.cost):
-            static = router.filters.static(task.requirement)
-            task.decision = router.verdict(instance, "pin", pool.seed, router.policy, static, [instance])
-            return instance
-        until = max(task.accepted_ms, task.not_before_ms) + pool.pin_wait_ms
-        if drains:
-            until = min(until, instance.drain_until_ms)
-        if turn.now_ms < until and matches:
-            task.pin_until_ms = until
-            task.pending_reason = "pinned_instance_full"
-        return None
+        if instance is None or pin.instance_id in task.excluded or not drain.serves_sessions(instance, now_ms):
+            return None, 0
+        if not router.matches(instance, task.requirement):
+            return None, 0
+        if router.has_slots(instance, task.cost):
+            return instance, 0
+        until_ms = since_ms + pool.pin_wait_ms
+        if instance.blocked_by:
+            until_ms = min(until_ms, instance.drain_until_ms)
+        return (instance, until_ms) if now_ms < until_ms else (None, 0)
 
     def _for_session(self, task: Task, pin: Pin | None, turn: Turn) -> Instance | None:
         """An instance for a session that has none, or cannot stay where it is."""
@@ -292,16 +316,31 @@ class Assignment:
         queue = self.pool.queue
         for first in queue.heads() if self.pool.router.has_room() else ():
             aside: list[Task] = []
-            while (head := queue.head(first.requirement)) is not None and len(aside) < SET_ASIDE:
+            kind, moved = queue.kind(first), 0
+            while (head := queue.head(kind)) is not None and len(aside) < SET_ASIDE and moved < MOVED:
                 instance = self.find(head, turn)
                 if instance is not None:
                     queue.pop(head)
                     self.assign(head, instance, turn)
-                elif head.excluded or head.pin_until_ms:
+                elif (apart := self._waits_for(head, turn)) != queue.waits_for(head):
+                    queue.pop(head)
+                    queue.push(head, apart)
+                    self.pool.deadlines.arm(head, turn)
+                    moved += 1
+                elif head.excluded:
                     queue.pop(head)
                     aside.append(head)
                 else:
                     break
             for task in aside:
-                queue.push(task)
+                queue.push(task, AVOIDS)
                 self.pool.deadlines.arm(task, turn)
+            if moved == MOVED:
+                self.pool.slot_freed = True  # there is more to look at
+
+    def _waits_for(self, task: Task, turn: Turn) -> str:
+        """What a task waits for that was just given nobody, if others with its requirement may not have to."""
+        if task.pin_until_ms:
+            pin = self.pool.pins.get((task.tenant, task.session), turn.now_ms)
+            return pin.instance_id if pin is not None else SESSION_SLOT
+        return AVOIDS if task.excluded else ""

@@ -161,12 +161,13 @@ class Canaries:
         return [trial for trial in self.trials.values() if trial.agent_id == agent_id]
 
     def _settle(self, agent_id: str, joining: str) -> None:
-        """Versions that took over because no older one was left are trusted, before an older one comes back."""
+        """Versions that took over because no older one was left are trusted, before an older one comes back; but never
+        those that were rolled back: that the old process restarts makes them no better."""
         counts = self._versions[agent_id]
         others = [one for one in counts if one != joining and (agent_id, one) not in self.trials]
         if not others and (agent_id, joining) not in self.trials:
             for trial in self._of(agent_id):
-                if trial.version in counts:
+                if trial.version in counts and trial.stage is not Stage.ROLLED_BACK:
                     del self.trials[agent_id, trial.version]
 
     def _refresh(self, trial: Trial) -> None:

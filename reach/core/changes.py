@@ -9,9 +9,11 @@ different.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Any
 
 from reach.core.model import Instance
+from reach.core.sifting import ANYBODY
 
 TOMBSTONES = 10_000
 """Instances that are gone and still told of. Who has heard nothing since before the oldest of them starts anew."""
@@ -24,7 +26,12 @@ Key = tuple[str, str]
 
 def visible_to(instance: Instance, tenant: str) -> bool:
     """Whether a tenant may see an instance: its owner, and those that may call it (GOV-1)."""
-    return instance.pool_key.tenant == tenant or tenant in instance.profile.allowed_tenants
+    return instance.pool_key.tenant == tenant or may_call(tenant, instance.profile.allowed_tenants)
+
+
+def may_call(tenant: str, allowed: Collection[str]) -> bool:
+    """Whether a tenant is among those that an agent of another one lets call it."""
+    return tenant in allowed or ANYBODY in allowed
 
 
 def looks(instance: Instance) -> tuple[Any, ...]:

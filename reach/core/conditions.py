@@ -163,7 +163,11 @@ class Conditions:
         """It gives a sign of life: but does its work go on (HLT-8)? Progress counts as much as a completion."""
         limits = self.pool.thresholds
         still = turn.now_ms - instance.moved_ms
-        if not instance.running or still < limits.stall_floor_ms:
+        if not instance.running:
+            if "inflight" not in instance.status:
+                self.idles(instance, turn)
+            return
+        if still < limits.stall_floor_ms:
             return
         usual = self.usual_ms(instance, turn.now_ms)
         limit = max(limits.stall_factor * usual, limits.stall_floor_ms)
@@ -172,6 +176,13 @@ class Conditions:
         if still >= limit:
             said = f"{len(instance.running)} tasks running, nothing completed and no progress for {still} ms"
             mark(instance, Condition.STALLED, f"{said}; usual is {usual:.0f} ms", turn)
+
+    def idles(self, instance: Instance, turn: Turn) -> None:
+        """It gives a sign of life and has none of our attempts: what it was stuck with was taken from it. Once it runs
+        nothing, by what it says itself if it says, it may work again; if it is stuck still, its next task tells."""
+        stalled = instance.conditions.get(Condition.STALLED)
+        if stalled is not None and not stalled[0].startswith(LOOP_STALLED) and not instance.inflight + instance.foreign:
+            clear(instance, Condition.STALLED, "it runs nothing any more", turn)
 
     def moves(self, instance: Instance, turn: Turn) -> None:
         """One of its tasks made progress or ended by its doing, while something is held against it."""

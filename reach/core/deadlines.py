@@ -125,6 +125,8 @@ class Deadlines:
                 return
         elif task.pin_until_ms and now >= task.pin_until_ms:
             task.pin_until_ms = 0
+            pool.queue.remove(task)
+            pool.queue.push(task)
             pool.slot_freed = True  # it may go anywhere now, and is looked at where it stands in the queue
         self.arm(task, turn)
 

@@ -45,3 +45,8 @@ def keeps_sessions(instance: Instance, now_ms: int) -> bool:
         and (instance.health is Health.HEALTHY or instance.health is Health.SUSPECT)
         and _BLOCKING.isdisjoint(instance.conditions)
     )
+
+
+def serves_sessions(instance: Instance, now_ms: int) -> bool:
+    """Whether an instance may have the tasks of sessions that it has."""
+    return not instance.blocked_by or keeps_sessions(instance, now_ms)

@@ -260,6 +260,13 @@ class Noted:
         self.instance = instance
 
 
+class Unplaced:
+    """A task that was taken earlier waits where nobody could ever take it: its agent is gone, has another name by now,
+    or came to another pool."""
+
+    __slots__ = ()
+
+
 class Then:
     """Something of the shell's own that must wait for the commit like every send."""
 

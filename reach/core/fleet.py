@@ -138,16 +138,16 @@ class Fleet:
         """The vocabulary or the words of an instance's profile changed: it matches other tasks than before."""
         instance, pool = event.instance, self.pool
         if instance.bit >= 0:
-            pool.router.remove(instance)
-            instance.profile = event.profile
-            pool.router.add(instance)
-            pool.assignment.count_sessions(instance)
+            pool.router.reprofile(instance, event.profile)
             pool.slot_freed = True
 
     def _attach(self, instance: Instance, event: Joined, turn: Turn) -> None:
         """Opens the link. The hello is complete: attempts it does not name are not running."""
         pool = self.pool
         instance.link = event.link
+        if instance.dialled is not event.joining.dialled:
+            instance.dialled = event.joining.dialled
+            pool.vitals.forget_probes(instance, turn)
         pool.conditions.attached(instance, turn)
         unknown: list[tuple[str, str, int]] = []
         replay: list[tuple[str, str, int]] = []

@@ -111,6 +111,12 @@ def tolerance_ms(instance: Instance, thresholds: Thresholds = THRESHOLDS) -> int
     return tolerance
 
 
+def offline_after_ms(instance: Instance, thresholds: Thresholds = THRESHOLDS) -> int:
+    """After how much silence an instance is given up: never while it may be silent, for it beats slowly or is BUSY."""
+    tolerance = tolerance_ms(instance, thresholds)
+    return thresholds.offline_ms if thresholds.offline_ms > tolerance else tolerance + WAIT_UNHEALTHY_MS
+
+
 def judge(instance: Instance, now_ms: int, thresholds: Thresholds = THRESHOLDS) -> tuple[Sign | None, str]:
     """What all sources together say by now, and the evidence; None if they have nothing against the instance.
 
@@ -128,7 +134,7 @@ def judge(instance: Instance, now_ms: int, thresholds: Thresholds = THRESHOLDS) 
         answers = not misses and instance.probed_ms > instance.beat_ms  # since the beats ceased
         answers = answers and now_ms - instance.probed_ms < tolerance_ms(instance, thresholds)
         quiet = f"silent for {silent} ms"
-        if silent >= thresholds.offline_ms and not answers:
+        if silent >= offline_after_ms(instance, thresholds) and not answers:
             return Sign.GONE, quiet
         if silent >= tolerance_ms(instance, thresholds):
             return (Sign.MISSED, f"{quiet}, but it answers probes") if answers else (Sign.TIMED_OUT, quiet)
@@ -146,7 +152,7 @@ def judge(instance: Instance, now_ms: int, thresholds: Thresholds = THRESHOLDS) 
 def next_check_ms(instance: Instance, now_ms: int, thresholds: Thresholds = THRESHOLDS) -> int | None:
     """When silence would next mean something else; None if it cannot get worse."""
     suspect, timeout = int(SUSPECT_BEATS * instance.heartbeat_ms), tolerance_ms(instance, thresholds)
-    times = [instance.beat_ms + after for after in (suspect, timeout, thresholds.offline_ms)]
+    times = [instance.beat_ms + after for after in (suspect, timeout, offline_after_ms(instance, thresholds))]
     if instance.missed_since_ms:
         times.append(instance.missed_since_ms + thresholds.offline_ms)
     elif instance.probed_ms > instance.beat_ms:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from math import log
+from math import floor, log
 from typing import NamedTuple
 
 from reach.core.documents import Document
@@ -179,6 +179,11 @@ class Lexicon:
                     best = max(best, 2 * both / (total + sum(map(self.idf, example))))
             scores[digest] = min(1.0, best)
         return scores
+
+
+def rounded_down(threshold: float) -> float:
+    """The least match that is kept of scores at or over a threshold."""
+    return floor(threshold * 100 / STEP + 1e-9) * STEP / 100
 
 
 def accepted(scores: dict[str, float], threshold: float) -> tuple[tuple[str, int], ...]:

@@ -100,6 +100,15 @@ POLICIES: Final[Mapping[str, Policy]] = {
 """The presets."""
 
 
+def with_threshold(policies: Mapping[str, Policy], least: float) -> dict[str, Policy]:
+    """Policies whose candidates need no better match than `least`: who lets texts go to agents that fit them less must
+    not have these wait for a better one for ever."""
+    return {
+        name: Policy(name, one.weights, one.near_tie, one.way, least) if one.match_at_least > least else one
+        for name, one in policies.items()
+    }
+
+
 def own_policy(name: str, declared: Mapping[str, float]) -> Policy:
     """A policy of the configuration: weights by signal, and `near_tie` if another than 0.02 is wanted.
 

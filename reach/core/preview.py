@@ -37,7 +37,7 @@ def preview(pool: Pool, task: Task, now_ms: int) -> Preview:
     """Where a task would go, by the code that would send it. Nothing is changed."""
     router = pool.router
     pin = pool.pins.look((task.tenant, task.session), now_ms) if task.session else None
-    verdict = router.undisturbed(lambda: _decide(pool, task, pin))
+    verdict = router.undisturbed(lambda: _decide(pool, task, pin, now_ms))
     waits = ""
     if verdict.cause == PINNED_FULL and pin is not None:
         waits = pin.instance_id
@@ -68,17 +68,15 @@ def preview(pool: Pool, task: Task, now_ms: int) -> Preview:
     return Preview(verdict, rows, dropped, waits)
 
 
-def _decide(pool: Pool, task: Task, pin: Pin | None) -> Verdict:
+def _decide(pool: Pool, task: Task, pin: Pin | None, now_ms: int) -> Verdict:
     router = pool.router
-    if pin is not None and pin.instance_id not in task.excluded:
-        instance = pool.instances.get(pin.instance_id)
-        if instance is not None and not instance.blocked_by and router.matches(instance, task.requirement):
-            static = router.filters.static(task.requirement)
-            if router.fits(instance, task.requirement, task.cost):
-                return router.verdict(instance, "pin", pool.seed, router.policy_of(task.policy), static, [instance])
-            if pool.pin_wait_ms:
-                cause = PINNED_FULL
-                return router.verdict(None, cause, pool.seed, router.policy_of(task.policy), static, [])
+    if pin is not None:
+        instance, waits_until_ms = pool.assignment.by_pin(task, pin, now_ms, now_ms)
+        if instance is not None:
+            policy, static = router.policy_of(task.policy), router.filters.static(task.requirement)
+            if not waits_until_ms:
+                return router.verdict(instance, "pin", pool.seed, policy, static, [instance])
+            return router.verdict(None, PINNED_FULL, pool.seed, policy, static, [])
     return pool.assignment.decide(task, pin)
 
 

@@ -1,4 +1,5 @@
-"""The wait queue of a pool (DLV-9): one queue per requirement, so that a busy capability never blocks an idle one.
+"""The wait queue of a pool (DLV-9): one queue per requirement, so that a busy capability never blocks an idle one; and
+one for each thing that only some of a requirement wait for, such as the instance of their session.
 
 Within a queue the order is by `accepted_ms - 1000 * priority`: a step of priority is worth a second of waiting. As
 everybody ages alike this key never changes, and nobody starves: a task of priority 0 is overtaken only by those that
@@ -18,16 +19,20 @@ MAX_BYTES = 1 << 30
 
 Entry = tuple[int, int, int, Task]
 """(order, row, number, task): among equals the one that was accepted first; the number only ends every comparison."""
+Kind = Requirement | tuple[Requirement, str]
+"""Which queue: of all with a requirement, or of those among them that wait for one thing."""
 
 
 class WaitQueue:
     """Tasks that wait for an instance."""
 
-    __slots__ = ("_count", "_queues", "_waiting", "bytes", "max_bytes", "max_tasks")
+    __slots__ = ("_apart", "_count", "_queues", "_waiting", "bytes", "max_bytes", "max_tasks")
 
     def __init__(self, max_tasks: int = MAX_TASKS, max_bytes: int = MAX_BYTES) -> None:
-        self._queues: dict[Requirement, list[Entry]] = {}
+        self._queues: dict[Kind, list[Entry]] = {}
         self._waiting: dict[int, Task] = {}
+        self._apart: dict[int, str] = {}
+        """What those that do not just wait for anybody wait for."""
         self._count = 0
         self.bytes = 0
         self.max_tasks = max_tasks
@@ -47,15 +52,32 @@ class WaitQueue:
         """Whether somebody waits with this requirement: then nobody may overtake by not waiting."""
         return requirement in self._queues
 
-    def push(self, task: Task) -> None:
-        """Adds a task. It keeps its place by the time it was accepted, also when it comes back."""
+    def kind(self, task: Task) -> Kind:
+        """In which queue a task waits."""
+        apart = self._apart.get(id(task))
+        return (task.requirement, apart) if apart else task.requirement
+
+    def waits_for(self, task: Task) -> str:
+        """What a task waits for; empty: for anybody."""
+        return self._apart.get(id(task), "")
+
+    def push(self, task: Task, waits_for: str = "") -> None:
+        """Adds a task. It keeps its place by the time it was accepted, also when it comes back.
+
+        Args:
+            task: The task.
+            waits_for: What it waits for beside its requirement; others do not stand behind it.
+        """
         if id(task) in self._waiting:
             return
         self._count += 1
         order = task.accepted_ms - AGEING_MS_PER_STEP * task.priority
-        queue = self._queues.get(task.requirement)
+        if waits_for:
+            self._apart[id(task)] = waits_for
+        kind = self.kind(task)
+        queue = self._queues.get(kind)
         if queue is None:
-            queue = self._queues[task.requirement] = []
+            queue = self._queues[kind] = []
         heappush(queue, (order, task.row, self._count, task))
         self._waiting[id(task)] = task
         self.bytes += task.size
@@ -65,18 +87,20 @@ class WaitQueue:
         if self._waiting.pop(id(task), None) is None:
             return False
         self.bytes -= task.size
-        self._drop_gone(task.requirement)
+        kind = self.kind(task)
+        self._apart.pop(id(task), None)
+        self._drop_gone(kind)
         return True
 
-    def _drop_gone(self, requirement: Requirement) -> None:
+    def _drop_gone(self, kind: Kind) -> None:
         """Keeps the head of a queue alive, and the dead entries fewer than the living ones."""
-        queue = self._queues.get(requirement)
+        queue = self._queues.get(kind)
         if queue is None:
             return
         while queue and id(queue[0][3]) not in self._waiting:
             heappop(queue)
         if not queue:
-            del self._queues[requirement]
+            del self._queues[kind]
         elif len(queue) > 64 and len(queue) > 2 * len(self._waiting):
             queue[:] = [entry for entry in queue if id(entry[3]) in self._waiting]
             heapify(queue)
@@ -85,18 +109,19 @@ class WaitQueue:
         """The first task of each queue, the most urgent first."""
         return [entry[3] for entry in sorted(queue[0] for queue in self._queues.values())]
 
-    def head(self, requirement: Requirement) -> Task | None:
-        """The first task with this requirement."""
-        queue = self._queues.get(requirement)
+    def head(self, kind: Kind) -> Task | None:
+        """The first task of a queue."""
+        queue = self._queues.get(kind)
         return queue[0][3] if queue else None
 
     def pop(self, task: Task) -> None:
         """Takes out the head of its queue."""
-        queue = self._queues[task.requirement]
-        heappop(queue)
+        kind = self.kind(task)
+        self._apart.pop(id(task), None)
+        heappop(self._queues[kind])
         del self._waiting[id(task)]
         self.bytes -= task.size
-        self._drop_gone(task.requirement)
+        self._drop_gone(kind)
 
     def __iter__(self) -> Iterator[Task]:
         return iter(list(self._waiting.values()))

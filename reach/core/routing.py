@@ -221,10 +221,6 @@ class Router(Choosing):
         """Whether this very instance could ever take a task with this requirement."""
         return bool(self.static_mask(requirement) >> instance.bit & 1)
 
-    def fits(self, instance: Instance, requirement: Requirement, cost: int) -> bool:
-        """Whether this very instance may take a task now (for pins)."""
-        return not instance.blocked_by and self.matches(instance, requirement) and self.has_slots(instance, cost)
-
     def has_slots(self, instance: Instance, cost: int) -> bool:
         """Whether this very instance has room for a task of this cost, by its slots alone."""
         held = instance.inflight + instance.foreign

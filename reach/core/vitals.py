@@ -52,7 +52,7 @@ class Vitals:
         instance.heard += 1
         if not instance.ready_ms:
             self.pool.conditions.readiness(instance, turn)
-        if instance.running:
+        if instance.running or instance.conditions:
             self.pool.conditions.stuck(instance, turn)
 
     def probed(self, event: Probed, turn: Turn) -> None:
@@ -84,6 +84,14 @@ class Vitals:
         self.rescore(instance, turn.now_ms)
         periods = self.pool.thresholds.periods
         instance.probe_due_ms = turn.now_ms + probe_period_ms(instance.probes, instance.reach_score, periods)
+
+    def forget_probes(self, instance: Instance, turn: Turn) -> None:
+        """It is reached another way now: what probes showed before says nothing of that."""
+        instance.probes.clear()
+        instance.probe_rtt_ms, instance.probe_loss, instance.missed_since_ms = None, None, 0
+        instance.probe_status, instance.last_probe_error = "none", ""
+        instance.status.pop("check_error", None)
+        clear(instance, Condition.UNREACHABLE, "it is reached another way", turn)
 
     def checked(self, event: Checked, turn: Turn) -> None:
         """An application check came back (HLT-4): alive but not ready is no new work."""
@@ -128,6 +136,8 @@ class Vitals:
             if foreign < instance.foreign:
                 self.pool.slot_freed = True
             instance.foreign = foreign
+            if instance.conditions and not instance.running:
+                self.pool.conditions.idles(instance, turn)
         self.says(instance, status.get("availability"), status.get("availability_ttl", 0), turn)
         if instance.conditions or "loop_stalled" in status:
             self.pool.conditions.loop_stalls(instance, status.get("loop_stalled", 0), turn)

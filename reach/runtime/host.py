@@ -17,13 +17,14 @@ from reach.core.events import Joined, RowTaken
 from reach.core.model import Fault, PoolKey, Task
 from reach.core.pool import STALLED_MS, Pool
 from reach.core.rows import RowNumbers
+from reach.core.sifting import ANYBODY
 from reach.core.stream import Interest, Reader
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
 from reach.runtime.level_1 import LevelOne
 from reach.runtime.past import Past
 from reach.runtime.pools import Codec, Pools
-from reach.runtime.rules import resolve_waiting
+from reach.runtime.rules import look_again, resolve_waiting
 from reach.runtime.settings import Settings
 from reach.runtime.shard import Shard
 from reach.runtime.wake import WakeHooks
@@ -34,6 +35,10 @@ log = logging.getLogger(__name__)
 TICK_MS = 250
 """How often we look whether time went by without us."""
 
+
+LOOK_AGAIN_S = 0.25
+"""How long tasks that wait in vain in a pool may have to wait for a look at the others, so that many that register are
+one reason to look."""
 
 TAKEN = -1
 """The row of a task whose id the journal has given to another: it is undone, and nobody hears of it."""
@@ -67,6 +72,7 @@ class Host(Pools):
         self._loop = asyncio.get_running_loop()
         self._ready: dict[int, Shard] = {}
         self._scheduled = False
+        self._looking: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._ticked_ms = clock.now_ms()
@@ -98,6 +104,7 @@ class Host(Pools):
             fx.AskJournal: self.past.asked,
             fx.Forget: self._forget,
             fx.Noted: self._noted,
+            fx.Unplaced: lambda _: self._look_again_soon(),
             fx.Then: lambda e: e.act(),
         }
 
@@ -247,10 +254,24 @@ class Host(Pools):
         pool = self.pool(key)
         event.joining.profile = self.directory.add(key, event.joining.instance_id, event.joining.profile)
         self.post(pool, event)
-        waiting = {key.tenant, *event.joining.profile.allowed_tenants}
-        for tenant in waiting:  # after the step: tasks that came in this turn of the loop do not wait yet
-            self._loop.call_soon(resolve_waiting, self, tenant)
+        allowed = event.joining.profile.allowed_tenants
+        tenants = None if ANYBODY in allowed else frozenset((key.tenant, *allowed))
+        self._loop.call_soon(resolve_waiting, self, tenants)  # tasks that came in this turn of the loop do not wait yet
+        self._look_again_soon()
         return pool
+
+    def drop(self, pool: Pool) -> None:
+        """Forgets a pool that nobody needs (see `idle_pools`), also where it was seen as one of several."""
+        super().drop(pool)
+        self.level_1.forget(pool.key)
+
+    def _look_again_soon(self) -> None:
+        if self._looking is None:
+            self._looking = self._loop.call_later(LOOK_AGAIN_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looking = None
+        look_again(self)
 
     # -- loading and reading ------------------------------------------------------------------------------------------
 
@@ -296,6 +317,8 @@ class Host(Pools):
     async def stop(self) -> None:
         """Ends the writer and the timers. Links and callers must be gone by now."""
         self._ticker.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
         await self.wakes.stop()
         if self._timer is not None:
             self._timer.cancel()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from reach.core.directory import UNRESOLVED, Directory
 from reach.core.documents import schema_key
+from reach.core.drain import serves_sessions
 from reach.core.intents import Route
 from reach.core.model import PoolKey, Task
 from reach.core.resolving import Resolved, Selector
@@ -44,6 +45,11 @@ class LevelOne:
         self._views: dict[Selector, _View] = {}
         self.default_retry: RetryPolicy | None = None
         """What a task has that names no policy, so that a route may."""
+
+    def forget(self, key: PoolKey) -> None:
+        """A pool is dropped: one with the same key is another one."""
+        self._views.clear()
+        self._sent.pop(key, None)
 
     def place(self, task: Task, selector: Selector, *, send: bool = True) -> PoolKey:
         """The pool that takes a task; the task gets what its route says.
@@ -153,12 +159,12 @@ class LevelOne:
         return pools[first]
 
     def _pinned(self, task: Task, pools: list[Pool]) -> PoolKey | None:
-        """The pool that has the session of a task, with an instance that takes work."""
+        """The pool that has the session of a task, with an instance that goes on with it."""
         name, now = (task.tenant, task.session), self._host.clock.now_ms()
         for pool in pools:
             pin = pool.pins.get(name, now)
             instance = pool.instances.get(pin.instance_id) if pin is not None else None
-            if instance is not None and not instance.blocked_by:
+            if instance is not None and serves_sessions(instance, now):
                 return pool.key
         return None
 

@@ -60,6 +60,7 @@ class Pools:
         """Every task that is in memory, from the moment it comes in; each says in which pool it is."""
         self.shards: dict[int, Shard] = {}
         self._pools: dict[PoolKey, Pool] = {}
+        self._by_type: dict[str, dict[PoolKey, Pool]] = {}
         self._rows = RowNumbers(1)
 
     def pool(self, key: PoolKey) -> Pool:
@@ -68,6 +69,7 @@ class Pools:
         if pool is None:
             pool = self._pools[key] = self._new_pool(key)
             self.shards.setdefault(pool.shard, Shard(pool.shard)).pools[key] = pool
+            self._by_type.setdefault(key.agent_type, {})[key] = pool
         return pool
 
     def home(self, key: PoolKey) -> Pool:
@@ -78,6 +80,14 @@ class Pools:
     def drop(self, pool: Pool) -> None:
         """Forgets a pool that nobody needs (see `idle_pools`)."""
         del self._pools[pool.key], self.shards[pool.shard].pools[pool.key]
+        of_type = self._by_type[pool.key.agent_type]
+        del of_type[pool.key]
+        if not of_type:
+            del self._by_type[pool.key.agent_type]
+
+    def of_type(self, agent_type: str) -> list[Pool]:
+        """All pools of one type, whoever owns them."""
+        return list(self._by_type.get(agent_type, {}).values())
 
     def look_at(self, key: PoolKey) -> Pool:
         """The pool of a key, or an empty one that nobody keeps: for those who only ask."""

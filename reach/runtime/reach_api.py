@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from reach.core import events as ev
+from reach.core.changes import visible_to
 from reach.core.directory import UNRESOLVED
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey, Task, TaskKey
 from reach.core.pool import Pool
@@ -271,7 +272,7 @@ class Reach:
         for key in self.host.directory.pools_for(tenant):
             pool = self.host.pool(key)
             for one in pool.instances.values():
-                if key.tenant == tenant or tenant in one.profile.allowed_tenants:
+                if visible_to(one, tenant):
                     yield pool, one
 
     def visible_instance(self, tenant: str, instance_id: str) -> tuple[Pool, Instance]:
@@ -285,7 +286,7 @@ class Reach:
             for key in self.host.directory.pools_of(tenant, Selector(instance_id=instance_id)):
                 pool = self.host.pool(key)
                 one = pool.instances.get(instance_id)
-                if one is not None and tenant in one.profile.allowed_tenants:
+                if one is not None and visible_to(one, tenant):
                     return pool, one
         return self.instance(tenant, instance_id)
 

@@ -21,15 +21,29 @@ READ_AT_ONCE = 200
 """Instances or waiting tasks that are read anew in one turn of the loop, when the rules have changed."""
 
 
-def resolve_waiting(host: Host, tenant: str) -> None:
-    """Moves tasks that wait for an agent to the pools of those that have come. Tasks with equal requirements wait for
-    the same, so one of each kind tells whether there is anything to do."""
-    pool = host.pool_if_any(PoolKey(tenant, UNRESOLVED))
-    if pool is None or not pool.queue:
-        return
+def resolve_waiting(host: Host, tenants: frozenset[str] | None) -> None:
+    """Moves tasks that wait for an agent to the pools of those that have come; `tenants`: whose, None for all."""
+    for pool in host.of_type(UNRESOLVED):
+        if pool.queue and (tenants is None or pool.key.tenant in tenants):
+            _resolve_all(host, pool)
+
+
+def look_again(host: Host) -> None:
+    """Finds tasks that wait where nobody could ever take them, while somebody could elsewhere, or under the rules of
+    today: their agent has left its pool, is of another tenant, or is called otherwise now."""
+    for pool in host.pools():
+        if pool.queue:
+            _resolve_all(host, pool)
+
+
+def _resolve_all(host: Host, pool: Pool) -> None:
+    """Tasks with equal requirements wait for the same, so one of each kind tells whether there is anything to do."""
     selector_of = host.codec.selector_of
     answered = {
-        head.requirement for head in pool.queue.heads() if host.directory.resolve(tenant, selector_of(head.spec)).pools
+        head.requirement
+        for head in pool.queue.heads()
+        if not pool.router.static_mask(head.requirement)
+        and host.directory.resolve(head.tenant, selector_of(head.spec)).pools
     }
     for task in list(pool.queue) if answered else ():
         if task.requirement in answered:
@@ -47,12 +61,12 @@ def _resolve(host: Host, pool: Pool, task: Task, selector: Selector) -> None:
         host.post(pool, Refuted(task, fault))
         return
     after, task.requirement = task.requirement, before
-    if key != pool.key:
-        target = host.pool(key)
+    target = host.pool(key)
+    if target is not pool and (pool.key.agent_type == UNRESOLVED or target.router.static_mask(after)):
         pool.hand_over(task, target)
         task.requirement, task.pending_reason = after, ""
         host.post(target, Arrived(task))
-    elif after != before:
+    elif target is pool and after != before:
         host.post(pool, Respecified(task, after))
 
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 
-from reach.core.changes import ChangeLog, Key, visible_to
+from reach.core.changes import ChangeLog, Key, may_call, visible_to
 from reach.core.model import Instance
 from reach.runtime.host import Host
 
@@ -235,7 +235,7 @@ class Watch:
 
     def _may_know(self, key: Key, audience: frozenset[str]) -> bool:
         """Whether a former watch may have told of it."""
-        return key[0] == self._tenant or self._tenant in audience
+        return key[0] == self._tenant or may_call(self._tenant, audience)
 
     def _add(self, key: Key) -> None:
         owners = self._told.get(key[1], ())

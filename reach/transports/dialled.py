@@ -88,7 +88,7 @@ class Dialled:
     async def probe(self) -> None:
         """HLT-3. A good one of an instance without a link is followed by a hello."""
         line, instance = self._line, self.instance
-        if instance is None:
+        if instance is None or self.elsewhere:
             return
         if line is None:
             if await self._find_route() is not None or self._line is None:
@@ -107,7 +107,7 @@ class Dialled:
 
     async def check(self) -> None:
         """HLT-4."""
-        if self._line is None or self.lock.locked():
+        if self._line is None or self.lock.locked() or self.elsewhere:
             return
         checkup = await self.look()
         instance = self.instance
@@ -130,6 +130,15 @@ class Dialled:
         """It has a link that works."""
         link = self._link
         return link is not None and not link.gone and self.instance is not None and self.instance.link is link
+
+    @property
+    def elsewhere(self) -> bool:
+        """Its process has opened an Attach stream: it is reached by that, and not to be judged by its address."""
+        return self.instance is not None and self.holds(self.instance)
+
+    def holds(self, instance: Instance) -> bool:
+        """Whether an instance has a link that is none of ours."""
+        return instance.link is not None and instance.link is not self._link
 
     def post(self, event: Any) -> None:
         """Something is known of it."""

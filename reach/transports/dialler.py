@@ -71,11 +71,12 @@ class Dialler:
             target = Dialled(self, tenant, agent_type, joining)
         async with self._registering, target.lock:
             self.reach.check_type(tenant, joining, agent_type)
-            self._check_boot(tenant, joining)
+            known = self._known(tenant, joining)
             await target.prepare(joining)
             checkup = await target.look()
             renewed = target.instance is not None and target.instance.boot_id != joining.boot_id
-            if checkup.answer is None or (target.up and not renewed):
+            attached = known is not None and known.boot_id == joining.boot_id and target.holds(known)
+            if checkup.answer is None or attached or (target.up and not renewed):
                 reply = _Registered()
                 self.reach.register(tenant, agent_type, joining, reply)
                 target.instance = await reply.future
@@ -89,13 +90,15 @@ class Dialler:
         found = [f"the check failed: {checkup.error}"] if checkup.error else []
         return target.instance, found
 
-    def _check_boot(self, tenant: str, joining: ev.Joining) -> None:
-        """A process that was replaced must not turn the calls for its successor to itself (REG-2)."""
+    def _known(self, tenant: str, joining: ev.Joining) -> Instance | None:
+        """The instance as it is registered. A process that was replaced must not turn the calls for its successor to
+        itself (REG-2)."""
         key = self.reach.host.directory.where(tenant, joining.instance_id)
         known = self.reach.host.pool(key).instances.get(joining.instance_id) if key is not None else None
         if known is not None and joining.boot_id in known.stale_boots:
             message = f"a newer process of {joining.instance_id!r} has registered; this one is stale"
             raise InvalidRequest(message, Reason.STALE_GENERATION)
+        return known
 
     def resume(self) -> int:
         """After a restart: dials what the journal knows. Returns how many instances that are."""

@@ -1,8 +1,11 @@
 """Who gets a free slot: order, nobody overtaken, nobody forgotten (DLV-9, RTE-1, cases C3, C4, P7)."""
 
+import pytest
+
 from reach.core import events as ev
 from reach.core.effects import Offer
 from reach.core.model import Requirement, TaskState
+from reach.core.session import PIN_WAIT_MS
 from tests.core.harness import LONG, Shell, of
 
 GPU = Requirement(required_tags=("gpu",))
@@ -126,3 +129,53 @@ def test_a_baseline_that_creeps_reaches_everybody():
         shell.now_ms += 200
         shell.step(*(ev.Beat(one, {}) for one in names[1:]))
     assert base[names[0].bit] > still
+
+
+@pytest.mark.parametrize("excluded", [False, True])
+def test_C3_nobody_stands_behind_those_that_wait_for_one_instance(excluded):
+    """Many tasks of one session, or that failed elsewhere, wait for a full instance: others go where there is room."""
+    shell = Shell()
+    shell.join("one", slots=1, heartbeat_ms=60_000)
+    running = shell.submit(session="a:b:c", **LONG)
+    others = {"excluded": ("two",)} if excluded else {"session": "a:b:c"}
+    shell.join("two", slots=1, heartbeat_ms=60_000)
+    waiting = [shell.submit(**others, **LONG) for _ in range(20)]
+    assert {task.instance_id for task in waiting} == {""}
+    for _ in range(30):
+        other = shell.submit(**LONG)
+        assert other.instance_id == "two"
+        shell.report(other)
+    for task in waiting[:3]:
+        shell.report(running)
+        assert task.instance_id == "one", "in their order"
+        running = task
+    if not excluded:
+        shell.advance(PIN_WAIT_MS)
+        assert waiting[3].instance_id == "two", "it has waited long enough"
+    assert len(shell.pool.queue) == 17 - (not excluded)
+
+
+def test_RTE_8_nobody_stands_behind_those_that_wait_for_a_session_slot():
+    shell = Shell()
+    shell.join("one", slots=4, max_sessions=1, heartbeat_ms=60_000)
+    shell.submit(session="a:b:first", **LONG)
+    for number in range(20):
+        shell.submit(session=f"a:b:{number}", **LONG)
+    assert shell.submit(**LONG).instance_id == "one"
+
+
+def test_RTE_7_those_that_waited_for_an_instance_go_elsewhere_when_it_is_gone():
+    shell = Shell()
+    one = shell.join("one", slots=1, heartbeat_ms=60_000)
+    shell.submit(session="a:b:c", **LONG)
+    two = shell.join("two", slots=1, heartbeat_ms=60_000)
+    full = shell.submit(**LONG)
+    waiting = [shell.submit(session="a:b:c", **LONG) for _ in range(400)]
+    shell.lose(one)
+    done = full
+    for _ in range(401):
+        shell.report(done)
+        (done,) = two.running.values()
+    shell.report(done)
+    assert {task.state for task in waiting} == {TaskState.SUCCEEDED}
+    assert not len(shell.pool.queue)

@@ -160,6 +160,16 @@ def test_a_rolled_back_version_stays_so_when_its_processes_restart():
     assert set(run(shell, 30)) == {"v1"}
 
 
+def test_a_rolled_back_version_stays_so_when_the_only_older_process_restarts():
+    shell = shell_of("1", "2")
+    run(shell, 600, fails={"v2"})
+    assert alerts(shell) == ["canary_rolled_back"]
+    shell.step(ev.Left(shell.pool.instances["v1"], None))
+    assert set(run(shell, 5)) == {"v2"}, "nobody else is there"
+    shell.join("again", version="1", slots=50, heartbeat_ms=60_000)
+    assert set(run(shell, 50)) == {"again"}
+
+
 def test_how_a_trial_is_judged():
     def judged(new, old):
         made = Trial("a", "2")

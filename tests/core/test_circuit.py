@@ -232,3 +232,12 @@ def test_attempts_of_before_it_opened_do_not_close_it():
     for task in early:
         shell.report(task)
     assert is_open(bad)
+
+
+def test_RTE_10_an_open_circuit_is_tried_also_after_the_words_of_its_instance_changed():
+    shell, bad = shell_of("good")
+    fail(shell, 5)
+    shell.advance(PROBE_MS)
+    shell.step(ev.Reworded(bad, bad.profile._replace(capabilities=(("other", "1"),))))
+    probe = shell.submit(**LONG)
+    assert (probe.instance_id, probe.decision.cause) == ("bad", "probe")

@@ -57,6 +57,26 @@ def test_HLT_8_stuck_is_out_within_twice_its_usual_task_time_and_a_beat():
     assert (one.blocked_by, one.history[-1][1:]) == ("", ("STALLED over", "its work goes on"))
 
 
+@pytest.mark.parametrize("says", [True, False])
+def test_HLT_8_it_is_stuck_no_longer_once_it_runs_nothing_any_more(says):
+    """Its tasks were cancelled, and it says nothing of them: it must not be out for ever."""
+    shell, one, two, tasks = pair()
+    beat = {"inflight": 2} if says else {}
+    shell.step(ev.Beat(one, beat))
+    shell.advance_beating(3_000, one, two)
+    for task in tasks:
+        shell.cancel(task)
+    shell.step(ev.Beat(one, beat))
+    assert one.blocked_by == "stalled", "told to stop, it has its grace"
+    shell.advance_beating(60_000, one, two)
+    if says:
+        shell.step(ev.Beat(one, beat))
+        assert one.blocked_by == "stalled", "it still runs them"
+        shell.step(ev.Beat(one, {"inflight": 0}))
+    assert one.blocked_by == ""
+    assert ("STALLED over", "it runs nothing any more") in [entry[1:] for entry in one.history]
+
+
 @pytest.mark.parametrize("sign", ["progress", "delta"])
 def test_HLT_7_HLT_8_progress_counts_as_much_as_a_completion(sign):
     shell, one, two, tasks = pair()
@@ -113,6 +133,23 @@ def test_HLT_7_busy_with_a_declared_longest_task_is_left_in_peace_for_one_and_a_
     assert (one.health, one.blocked_by) == (Health.HEALTHY, "stalled")
     shell.step(ev.Beat(one, {"longest_task": 60_000}))
     assert one.blocked_by == "stalled", "what has begun ends with progress only"
+
+
+def test_HLT_7_one_that_may_be_silent_for_long_is_not_offline_meanwhile():
+    """Its declared task, or its interval, is longer than the silence after which others are given up."""
+    shell = Shell()
+    busy, slow = shell.join("busy", heartbeat_ms=1_000), shell.join("slow", heartbeat_ms=60_000)
+    shell.pool.thresholds = THRESHOLDS._replace(offline_ms=150_000)
+    shell.step(ev.Beat(busy, {"availability": Availability.BUSY, "longest_task": 400_000}), ev.Beat(slow, {}))
+    shell.advance(179_000)
+    assert (busy.health, slow.health) == (Health.SUSPECT, Health.SUSPECT)
+    shell.advance(2_000)
+    assert (busy.health, slow.health) == (Health.SUSPECT, Health.UNHEALTHY)
+    shell.advance(30_000)
+    assert (busy.health, slow.health) == (Health.SUSPECT, Health.OFFLINE)
+    for ms, expected in ((388_000, Health.SUSPECT), (2_000, Health.UNHEALTHY), (30_000, Health.OFFLINE)):
+        shell.advance(ms)
+        assert busy.health is expected
 
 
 def test_HLT_7_progress_without_beats_never_evicts_and_silence_does():

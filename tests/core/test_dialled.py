@@ -5,7 +5,7 @@ import pytest
 
 from reach.core import events as ev
 from reach.core.endpoint import Endpoint
-from reach.core.model import EffectKind, Health, TaskState
+from reach.core.model import Condition, EffectKind, Health, TaskState
 from reach.errors import ErrorClass, Reason
 from tests.core.harness import LONG, Shell, ended, fault, named
 
@@ -138,3 +138,18 @@ def test_REG_3_an_instance_that_dials_us_from_now_on_is_dialled_no_more():
     assert one.endpoint == PLAIN
     shell.join("one", endpoint=None)
     assert one.endpoint is None
+
+
+def test_REG_6_a_process_that_opens_a_stream_after_all_is_judged_by_its_beats():
+    """It registered an address that did not answer, and then dialled us: what its address does says nothing of it."""
+    shell = Shell()
+    one = shell.join(link=None, dialled=True, heartbeat_ms=1_000)
+    for _ in range(3):
+        shell.step(ev.Probed(one, False, 0.0, "connection refused"))
+    assert (one.dialled, one.probe_status, Condition.UNREACHABLE in one.conditions) == (True, "unreachable", True)
+    shell.step(shell.joined("one", dialled=False, heartbeat_ms=1_000))
+    assert (one.dialled, one.probe_status, Condition.UNREACHABLE in one.conditions) == (False, "none", False)
+    shell.advance_beating(3_000, one)
+    assert (one.health, one.reach_score) == (Health.HEALTHY, 100.0)
+    shell.advance(3_000)
+    assert one.health is Health.UNHEALTHY

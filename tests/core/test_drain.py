@@ -5,6 +5,7 @@ import pytest
 from reach.core import events as ev
 from reach.core.effects import DrainLink, Noted
 from reach.core.model import Availability, Condition, Health, TaskState
+from reach.core.preview import preview
 from reach.core.rows import AgentGone
 from reach.core.stream import Kind
 from reach.core.vitals import KEEP_OFFLINE_MS
@@ -41,6 +42,8 @@ def test_REG_7_old_sessions_stay_until_the_deadline_and_new_ones_go_elsewhere_at
     assert {talk(shell, f"new {number}") for number in range(20)} == {"two"}
     assert shell.submit(**LONG).instance is two, "what has no session is no old session"
     shell.advance_beating(29_000, one, two)
+    shown = preview(shell.pool, shell.task(session=old[0]), shell.now_ms).verdict
+    assert (shown.chosen, shown.cause) == (one, "pin"), "RTE-12: the preview knows"
     assert {talk(shell, name) for name in old} == {"one"}
     shell.advance_beating(2_000, one, two)
     task = shell.submit(session=old[0], **LONG)

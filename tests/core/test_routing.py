@@ -144,8 +144,8 @@ def test_cost_counts_and_one_larger_than_the_instance_needs_it_empty():
     assert router.pick(ANY, (), 5, 1).cause == "overcommit"
     assert pick(router, cost=6) is None
     assert pick(router, cost=9) is None
-    assert router.fits(one, ANY, 5)
-    assert not router.fits(one, ANY, 6)
+    assert router.has_slots(one, 5)
+    assert not router.has_slots(one, 6)
 
 
 def test_a_burst_does_not_land_on_one_instance():

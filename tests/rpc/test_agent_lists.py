@@ -243,6 +243,22 @@ async def test_GOV_1_who_may_call_an_agent_sees_it_but_not_what_is_its_owners(sh
         assert (await refusal(call))[1] == "AGENT_NOT_FOUND", "to see is not to rule"
 
 
+async def test_GOV_1_an_agent_for_all_tenants_is_seen_by_all(shared):
+    stubs, (owner, _, stranger) = shared
+    name = unique("public")
+    await register(stubs, name, name, owner, allowed_tenants=["*"])
+    assert (await row(stubs, name, stranger)).registration.agent_id == name
+    listed = await stubs.registry.ListAgents(pb.ListAgentsRequest(filter={"agent_id": name}), metadata=stranger)
+    assert len(listed.agents) == 1
+    watch = await Follower(stubs, {"agent_id": name}, metadata=stranger).synced()
+    assert len(watch.known) == 1
+    cursor = watch.close()
+    await register(stubs, name, name, owner)
+    again = await Follower(stubs, {"agent_id": name}, cursor, metadata=stranger).synced()
+    assert list(again.messages[0].removed) == [name]
+    again.close()
+
+
 async def test_GOV_1_who_may_not_call_it_any_more_is_told_that_it_is_gone_and_a_stranger_never_hears_its_name(shared):
     stubs, (owner, friend, stranger) = shared
     name = unique("closing")

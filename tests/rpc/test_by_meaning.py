@@ -66,6 +66,11 @@ async def agents(world):
         return agent
 
     yield join
+    stubs = world[0]
+    # what is left would go to who comes next
+    listed = await stubs.dispatch.ListTasks(pb.ListTasksRequest(page_size=500))
+    for task in listed.tasks:
+        await stubs.dispatch.CancelTask(pb.CancelTaskRequest(task_id=task.spec.task_id))
     for agent in made:
         await world[0].registry.Deregister(pb.DeregisterRequest(instance_id=agent.instance_id))
         await agent.close()
@@ -369,3 +374,15 @@ async def test_REG_4_a_capability_speaks_its_own_languages(world, agents):
     await offered(agent, await submit(stubs, capability="images", accepted_languages=["en"]))
     other = await agents("german", "images", languages=["de"], max_concurrency=9)
     await offered(other, await submit(stubs, capability="images", accepted_languages=["de"]))
+
+
+async def test_RTE_5_a_lower_threshold_of_the_matcher_counts_for_the_choice_too(tmp_path):
+    """Whom a text may go to by the configuration, it goes to: the policy `content` does not wait for a better one."""
+    async with running(tmp_path, matcher__threshold=0.22) as node, Stubs(node.port) as stubs:
+        agent = AgentByHand(stubs)
+        capability = {"name": "refund", "description": "Pays money back to customers who ask for it"}
+        await agent.join("one", capabilities=[capability])
+        spec = {"task_id": "t", "selector": {"text": "customers money problems everywhere today"}}
+        await stubs.dispatch.Dispatch(pb.DispatchRequest(task=spec), timeout=TIMEOUT)
+        assert (await agent.next("offers")).task.task_id == "t"
+        await agent.close()

@@ -196,3 +196,26 @@ async def until(stubs: Stubs, instance_id: str, condition: Any) -> Any:
         while not condition(row := await shown(stubs, instance_id)):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return row
+
+
+async def test_REG_6_a_process_with_an_address_that_holds_a_stream_is_reached_by_the_stream(tmp_path):
+    async with running(tmp_path, probe__interval=1) as node, Stubs(node.port) as stubs:
+        agent = AgentByHand(stubs)
+        registration = {
+            "agent_id": "both",
+            "instance_id": "both-1",
+            "boot_id": agent.boot_id,
+            "endpoints": [{"url": "grpc://127.0.0.1:1"}],
+        }
+
+        async def shown():
+            return (await stubs.registry.GetAgent(pb.GetAgentRequest(instance_id="both-1"))).agent
+
+        await stubs.registry.Register(pb.RegisterRequest(registration=registration))
+        assert (await shown()).blocked_by == "no_link"
+        await agent.join("both", instance_id="both-1")
+        for _ in range(2):  # also where it tells its address anew
+            await asyncio.sleep(1.3)
+            assert ((await shown()).health, (await shown()).probe_status) == (pb.HEALTH_HEALTHY, "none")
+            await stubs.registry.Register(pb.RegisterRequest(registration=registration))
+        await agent.close()

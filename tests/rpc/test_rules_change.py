@@ -5,6 +5,8 @@ import contextlib
 import threading
 from collections.abc import Sequence
 
+import pytest
+
 from reach.runtime.matcher import Matcher
 from tests.rpc.peers import TIMEOUT, AgentByHand, Stubs, pb, refusal, running, unique
 
@@ -121,3 +123,26 @@ async def test_RTE_5_who_speaks_of_a_task_that_waits_for_its_meaning_finds_it(tm
         answers = [await one for one in both]
         assert sorted(answer.deduplicated for answer in answers) == [False, True]
         await agent.next("offers")
+
+
+@pytest.mark.parametrize("meanwhile", ["delayed", "running"])
+async def test_REG_5_a_task_that_does_not_wait_yet_follows_a_renamed_skill_too(tmp_path, meanwhile):
+    skills = tmp_path / "skills.yaml"
+    skills.write_text("skills: {a: {aliases: [b]}}\n")
+    async with running(tmp_path / "data", router__vocabulary_file=str(skills)) as node, Stubs(node.port) as stubs:
+        agent = AgentByHand(stubs)
+        await agent.join("one", capabilities=[{"name": "b"}], max_concurrency=9)
+        delay = {"start_delay": {"seconds": 1}} if meanwhile == "delayed" else {}
+        spec = {"selector": {"capability": "b"}, **delay}
+        tasks = [spec | {"task_id": unique("task")} for _ in range(2)]
+        for task in tasks:
+            await stubs.dispatch.Dispatch(pb.DispatchRequest(task=task), timeout=TIMEOUT)
+        offers = [] if delay else [await agent.next("offers") for _ in tasks]
+        skills.write_text("skills: {z: {aliases: [b]}}\n")
+        assert await node.rules.reload()
+        for offer in offers:
+            await agent.finish(offer, released={"reason": "later"})
+        async with asyncio.timeout(8):
+            got = {(await agent.next("offers")).task.task_id for _ in tasks}
+        assert got == {task["task_id"] for task in tasks}
+        await agent.close()

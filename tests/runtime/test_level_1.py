@@ -8,13 +8,13 @@ import pytest
 from reach.core.directory import UNRESOLVED, Directory
 from reach.core.documents import Document
 from reach.core.intents import Route, Routes
-from reach.core.model import PoolKey, Profile, Requirement, Task
+from reach.core.model import Health, PoolKey, Profile, Requirement, Task
 from reach.core.resolving import Selector
 from reach.core.retry import POLICIES, RetryPolicy
 from reach.core.vocabulary import Vocabulary
 from reach.errors import InvalidRequest, Reason
 from reach.runtime.level_1 import LevelOne
-from tests.core.harness import profile
+from tests.core.harness import instance_of, profile
 
 TENANT = "acme"
 
@@ -105,6 +105,18 @@ def test_RTE_15_a_full_pool_with_a_full_queue_spills_to_the_next():
 def test_DLV_9_if_all_are_full_one_of_them_says_so():
     level_1, _ = world(Pool(key("a"), 0, queue_room=False), Pool(key("b"), 0, queue_room=False))
     assert level_1.place(task(), X).agent_type in ("a", "b")
+
+
+def test_REG_7_of_several_pools_the_one_whose_draining_instance_has_the_session():
+    a, b = Pool(key("a"), 0), Pool(key("b"), 5)
+    level_1, _ = world(a, b)
+    one = instance_of("one")
+    one.health = Health.HEALTHY
+    a.instances["one"] = one
+    a.pins = SimpleNamespace(get=lambda *_: SimpleNamespace(instance_id="one"))
+    for blocked_by, until_ms, pool in (("", 0, "a"), ("draining", 1, "a"), ("draining", 0, "b"), ("stalled", 1, "b")):
+        one.blocked_by, one.drain_until_ms = blocked_by, until_ms
+        assert level_1.place(task(session="s"), X).agent_type == pool
 
 
 ROUTE = Route("i", "x", policy="balanced", session_ttl_ms=60_000, timeout_ms=500, retry=POLICIES["quick"])
