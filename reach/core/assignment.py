@@ -14,7 +14,7 @@ from reach.core.model import EffectKind, Fault, Instance, Task
 from reach.core.policies import Way
 from reach.core.ring import BOUND
 from reach.core.rows import AttemptRow, EffectRow, PinRow
-from reach.core.session import Pin
+from reach.core.session import PINNED_FULL, Pin
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Fold, Kind, emit
 
@@ -80,7 +80,7 @@ class Assignment:
         may_probe = task.effects is not EffectKind.IRREVERSIBLE
         if not (task.session or task.policy):
             propose = self._by_key(task) if router.policy.way is Way.CONSISTENT_HASH else None
-            verdict = router.pick(requirement, task.excluded, task.cost, seed, may_probe=may_probe, propose=propose)
+            verdict = router.pick(requirement, task.avoided, task.cost, seed, may_probe=may_probe, propose=propose)
             task.decision = verdict
             return verdict
         policy = router.policy_of(task.policy)
@@ -90,7 +90,7 @@ class Assignment:
         elif policy.way is Way.CONSISTENT_HASH:
             propose = self._by_key(task)
         verdict = router.pick(
-            requirement, task.excluded, task.cost, seed, policy, new_session=bool(task.session),
+            requirement, task.avoided, task.cost, seed, policy, new_session=bool(task.session),
             may_probe=may_probe and not task.session, propose=propose,
             version=pin.version if pin is not None else "",
         )  # fmt: skip
@@ -105,7 +105,7 @@ class Assignment:
         pool, router = self.pool, self.pool.router
         instance = pool.instances.get(pin.instance_id)
         drains = instance is not None and drain.keeps_sessions(instance, turn.now_ms)
-        if instance is None or (instance.blocked_by and not drains) or pin.instance_id in task.excluded:
+        if instance is None or (instance.blocked_by and not drains) or pin.instance_id in task.avoided:
             return None
         matches = router.matches(instance, task.requirement)
         if matches and router.has_slots(instance, task.cost):
@@ -117,7 +117,7 @@ class Assignment:
             until = min(until, instance.drain_until_ms)
         if turn.now_ms < until and matches:
             task.pin_until_ms = until
-            task.pending_reason = "pinned_instance_full"
+            task.pending_reason = PINNED_FULL
         return None
 
     def _for_session(self, task: Task, pin: Pin | None, turn: Turn) -> Instance | None:
@@ -297,7 +297,7 @@ class Assignment:
                 if instance is not None:
                     queue.pop(head)
                     self.assign(head, instance, turn)
-                elif head.excluded or head.pin_until_ms:
+                elif head.avoided or head.pin_until_ms:
                     queue.pop(head)
                     aside.append(head)
                 else:
