@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reach.core.decision import Row, Verdict, match_of, row_of, task_signal
+from reach.core.decision import Candidate, Verdict, candidate_of, match_of, task_signal
 from reach.core.model import Instance, Requirement, Task
 from reach.core.picking import bits
 from reach.core.policies import OF_THE_TASK, SIGNALS, Policy, signal
@@ -23,7 +23,7 @@ class Preview:
 
     __slots__ = ("dropped", "pinned", "rows", "verdict")
 
-    def __init__(self, verdict: Verdict, rows: list[Row], dropped: dict[str, int], pinned: str) -> None:
+    def __init__(self, verdict: Verdict, rows: list[Candidate], dropped: dict[str, int], pinned: str) -> None:
         self.verdict = verdict
         self.rows = rows
         """Candidates first, by score; then the dropped ones."""
@@ -40,7 +40,7 @@ def preview(pool: Pool, task: Task, now_ms: int) -> Preview:
     waits = ""
     if verdict.cause == PINNED_FULL and pin is not None:
         waits = pin.instance_id
-    rows: list[Row] = []
+    rows: list[Candidate] = []
     dropped: dict[str, int] = {}
     by_pin = verdict.cause in ("pin", PINNED_FULL)
     version = pin.version if pin is not None else ""
@@ -53,7 +53,7 @@ def preview(pool: Pool, task: Task, now_ms: int) -> Preview:
         if reason:
             dropped[reason] = dropped.get(reason, 0) + 1
         known = router.known(verdict.policy, [instance])[0]
-        row = row_of(verdict, instance, reason, known)
+        row = candidate_of(verdict, instance, reason, known)
         for name in SIGNALS:
             if name not in row.signals:
                 row.signals[name] = (

@@ -23,7 +23,7 @@ from reach.core.stream import Interest, Reader
 from reach.errors import ErrorClass, InvalidRequest, Reason
 from reach.playground.instances import Process, Work
 from reach.playground.report import InstanceFigures, Report, hot_spot, quantile
-from reach.playground.trace import Happening, Model, Trace
+from reach.playground.trace import Happening, InstanceModel, Trace
 
 TENANT = "playground"
 BEFORE_MS = 60_000
@@ -303,7 +303,7 @@ class World:
         return rows
 
 
-def profile_of(model: Model) -> Profile:
+def profile_of(model: InstanceModel) -> Profile:
     """What a modelled instance registers."""
     return Profile(
         agent_id=model.name,
