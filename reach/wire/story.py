@@ -8,7 +8,7 @@ from reach.core.decision import Verdict, candidates, dropped
 from reach.core.history import PastAttempt
 from reach.core.model import Fault, Task, TaskState
 
-GONE = "the reasons are no longer kept: they live with the task in memory, and end with it or the server"
+GONE = "the reasons are no longer kept: only those of the latest tasks are, and none over a restart of the server"
 MANY_MOVES = 3
 """From so many moves on, it is the agents that should be looked at."""
 _BY = {
