@@ -1,4 +1,4 @@
-"""The smallest agent. It needs a server: `reach serve`. Call it with `python examples/call_agent.py`."""
+"""The smallest agent. It needs a server: `reach serve`. Call it with `reach dispatch --agent hello Ada`."""
 
 from reach import Agent, Task
 

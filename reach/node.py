@@ -40,7 +40,7 @@ from reach.runtime.loading import restore
 from reach.runtime.matcher import Matcher
 from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
-from reach.runtime.rules import reform
+from reach.runtime.rules import take_rules
 from reach.store.base import Journal, KeyStore, StoreError, StoreLocked
 from reach.store.keys import SqliteKeyStore
 from reach.store.memory import MemoryJournal
@@ -160,12 +160,12 @@ class Node:
     async def _load_rules(self) -> None:
         """Vocabulary and routes, before anything is read that they give a meaning."""
         await asyncio.to_thread(self.rules.load)
-        await reform(self.host, self.rules.vocabulary, self.rules.routes)
+        await take_rules(self.host, self.rules.vocabulary, self.rules.routes)
 
     async def _new_rules(self, vocabulary: Vocabulary, routes: Routes, policies: Policies) -> None:
         self.reader.limits = self.reader.limits._replace(policies=tuple(policies.known))
         self.host.redefine(*policies)
-        await reform(self.host, vocabulary, routes)
+        await take_rules(self.host, vocabulary, routes)
 
     def _start_matcher(self) -> None:
         settings = self.config.matcher

@@ -9,6 +9,7 @@ import click
 
 from reach.cli.candidates import write_candidates
 from reach.cli.exits import Exit
+from reach.cli.policies import config_option, policies_in
 from reach.cli.selector import payload_of, selector_options, task_options
 from reach.cli.settings import server_options, settings_of
 from reach.cli.simulate import simulate
@@ -56,16 +57,19 @@ def preview(context: click.Context, /, **given: Any) -> int:
 @route.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--strict", is_flag=True, help="Routes that name skills the vocabulary does not have are errors.")
-def check(files: tuple[Path, ...], strict: bool) -> int:
+@config_option
+def check(files: tuple[Path, ...], strict: bool, config: str | None) -> int:
     """Check files of routes and of the vocabulary, without a server: every problem with its line.
 
-    A file is one or the other by its first key, `routes` or `skills`. Given together they are compared.
+    A file is one or the other by its first key, `routes` or `skills`. Given together they are compared. Routes may
+    name own policies of --config.
     """
     from reach.config import ConfigError
     from reach.config.rules import check_capabilities, kind_of, load_routes, load_vocabulary
     from reach.core.intents import Routes
     from reach.core.vocabulary import Vocabulary
 
+    policies = policies_in(config)
     problems: list[str] = []
     vocabulary = Vocabulary()
     routes: list[tuple[Path, Routes]] = []
@@ -76,7 +80,7 @@ def check(files: tuple[Path, ...], strict: bool) -> int:
                 vocabulary = load_vocabulary(file)
                 write(f"{file}: {len(vocabulary.skills)} skills\n")
             else:
-                loaded = load_routes(file)
+                loaded = load_routes(file, policies)
                 routes.append((file, loaded))
                 write(f"{file}: {len(loaded)} routes\n")
         except ConfigError as error:

@@ -29,6 +29,7 @@ def selector_options(command: F) -> F:
             click.option("--match", "text", metavar="TEXT", help="Words to match with what agents say they can do."),
             click.option("--tag", "tags", metavar="TAG", multiple=True, help="Tag the agent must have (repeatable)."),
             click.option("--region", metavar="REGION", help="Region to prefer."),
+            click.option("--policy", metavar="NAME", help="Routing policy (default: the route's, pool's or server's)."),
             click.option("--instance", "instance_id", metavar="ID", help="One instance, for operators and tests."),
             click.option("--method", default="", metavar="NAME", help="Handler of the agent, such as task.process."),
             click.option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reach.cli.exits import Exit
+from reach.cli.policies import config_option, policies_in
 from reach.cli.terminal import span, write, write_facts, write_json, write_table
 
 if TYPE_CHECKING:
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 @click.option("--trace", metavar="FILE|STORY", help="A trace, or a story of the package. Without: lists the stories.")
 @click.option("--policy", "policies", metavar="NAME", multiple=True, help="Default: balanced. Repeatable: compares.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=1, show_default=True, help="Of arrivals and luck.")
+@config_option
 @click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
-def simulate(trace: str | None, policies: tuple[str, ...], seed: int, as_json: bool) -> int:
+def simulate(trace: str | None, policies: tuple[str, ...], seed: int, config: str | None, as_json: bool) -> int:
     """Play a trace of tasks and instances against a routing policy: latencies, errors, spread of load, hot spots.
 
     The decisions are those of the server's own core, on a clock that jumps: minutes take a second or so, and the same
@@ -28,14 +30,15 @@ def simulate(trace: str | None, policies: tuple[str, ...], seed: int, as_json: b
     from reach.playground.world import simulate as play
 
     if trace is None:
-        known = [load(name) for name in stories()]
+        told = [load(name) for name in stories()]
         if as_json:
-            write_json({"stories": [{"name": one.name, "about": one.about} for one in known]})
+            write_json({"stories": [{"name": one.name, "about": one.about} for one in told]})
         else:
-            write_table(("STORY", "<ABOUT"), ((one.name, one.about) for one in known))
+            write_table(("STORY", "<ABOUT"), ((one.name, one.about) for one in told))
         return Exit.OK
     loaded = load(trace)
-    reports = [play(loaded, policy, seed) for policy in dict.fromkeys(policies) or ("balanced",)]
+    known = policies_in(config)
+    reports = [play(loaded, policy, seed, known) for policy in dict.fromkeys(policies) or ("balanced",)]
     if as_json:
         write_json({"reports": [report.as_dict() for report in reports]})
         return Exit.OK

@@ -100,7 +100,8 @@ class Rules:
                 return False
             self.vocabulary, self.routes, self.policies = vocabulary, routes, policies
             await self._apply(vocabulary, routes, policies)
-            log.info("new rules", extra={"skills": len(vocabulary.skills), "routes": len(routes)})
+            counts = {"skills": len(vocabulary.skills), "routes": len(routes), "policies": len(policies.known)}
+            log.info("new rules", extra=counts)
             return True
 
     async def watch(self) -> None:

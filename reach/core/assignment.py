@@ -14,7 +14,7 @@ from reach.core.model import EffectKind, Fault, Instance, Task
 from reach.core.policies import Way
 from reach.core.ring import BOUND
 from reach.core.rows import AttemptRow, EffectRow, PinRow
-from reach.core.session import Pin
+from reach.core.session import PINNED_FULL, Pin
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Fold, Kind, emit
 
@@ -54,7 +54,7 @@ class Assignment:
         else:
             instance = self.find(task, turn)
         if instance is None:
-            pool.queue.push(task, self._waits_for(task, turn) if task.session or task.excluded else "")
+            pool.queue.push(task, self._waits_for(task, turn) if task.session or task.avoided else "")
             pool.deadlines.arm(task, turn)
             if (task.attempt or task.start_delay_ms) and task.pending_reason.startswith("no_match"):
                 turn.sends.append(Unplaced())
@@ -87,7 +87,7 @@ class Assignment:
         may_probe = task.effects is not EffectKind.IRREVERSIBLE
         if not (task.session or task.policy):
             propose = self._by_key(task) if router.policy.way is Way.CONSISTENT_HASH else None
-            verdict = router.pick(requirement, task.excluded, task.cost, seed, may_probe=may_probe, propose=propose)
+            verdict = router.pick(requirement, task.avoided, task.cost, seed, may_probe=may_probe, propose=propose)
             task.decision = verdict
             return verdict
         policy = router.policy_of(task.policy)
@@ -97,7 +97,7 @@ class Assignment:
         elif policy.way is Way.CONSISTENT_HASH:
             propose = self._by_key(task)
         verdict = router.pick(
-            requirement, task.excluded, task.cost, seed, policy, new_session=bool(task.session),
+            requirement, task.avoided, task.cost, seed, policy, new_session=bool(task.session),
             may_probe=may_probe and not task.session, propose=propose,
             version=pin.version if pin is not None else "",
         )  # fmt: skip
@@ -118,7 +118,7 @@ class Assignment:
             task.decision = router.verdict(instance, "pin", self.pool.seed, router.policy, static, [instance])
             return instance
         task.pin_until_ms = until_ms
-        task.pending_reason = "pinned_instance_full"
+        task.pending_reason = PINNED_FULL
         return None
 
     def by_pin(self, task: Task, pin: Pin, now_ms: int, since_ms: int) -> tuple[Instance | None, int]:
@@ -133,7 +133,7 @@ class Assignment:
         """
         pool, router = self.pool, self.pool.router
         instance = pool.instances.get(pin.instance_id)
-        if instance is None or pin.instance_id in task.excluded or not drain.serves_sessions(instance, now_ms):
+        if instance is None or pin.instance_id in task.avoided or not drain.serves_sessions(instance, now_ms):
             return None, 0
         if not router.matches(instance, task.requirement):
             return None, 0
@@ -327,7 +327,7 @@ class Assignment:
                     queue.push(head, apart)
                     self.pool.deadlines.arm(head, turn)
                     moved += 1
-                elif head.excluded:
+                elif head.avoided:
                     queue.pop(head)
                     aside.append(head)
                 else:
@@ -343,4 +343,4 @@ class Assignment:
         if task.pin_until_ms:
             pin = self.pool.pins.get((task.tenant, task.session), turn.now_ms)
             return pin.instance_id if pin is not None else SESSION_SLOT
-        return AVOIDS if task.excluded else ""
+        return AVOIDS if task.avoided else ""

@@ -64,8 +64,8 @@ class Verdict:
         """The instance that had the session before, where the session moved."""
 
 
-class Row(NamedTuple):
-    """A candidate as it is told."""
+class Candidate(NamedTuple):
+    """An instance as a decision tells it; one that is dropped has a reason."""
 
     instance: Instance
     score: float
@@ -73,13 +73,13 @@ class Row(NamedTuple):
     drop_reason: str
 
 
-def candidates(verdict: Verdict) -> list[Row]:
+def candidates(verdict: Verdict) -> list[Candidate]:
     """The instances that a decision looked at, the chosen one first, then by score."""
     rows = []
     for instance, held, known in zip(verdict.looked, verdict.loads, verdict.known, strict=True):
         load = load_ratio(held, instance.max_concurrency)
         signals = told(verdict.policy, known, load, instance, verdict.static.requirement)
-        rows.append(Row(instance, score_of(verdict.policy, signals, instance, load), signals, ""))
+        rows.append(Candidate(instance, score_of(verdict.policy, signals, instance, load), signals, ""))
     rows.sort(key=lambda row: (row.instance is not verdict.chosen, -row.score, row.instance.instance_id))
     return rows
 
@@ -92,11 +92,11 @@ def dropped(verdict: Verdict) -> dict[str, int]:
     return counts
 
 
-def row_of(verdict: Verdict, instance: Instance, drop_reason: str, known: tuple[float, ...]) -> Row:
+def candidate_of(verdict: Verdict, instance: Instance, drop_reason: str, known: tuple[float, ...]) -> Candidate:
     """Any instance as the decision of a task would tell it, with its load now."""
     load = load_ratio(instance.inflight + instance.foreign, instance.max_concurrency)
     signals = told(verdict.policy, known, load, instance, verdict.static.requirement)
-    return Row(instance, score_of(verdict.policy, signals, instance, load), signals, drop_reason)
+    return Candidate(instance, score_of(verdict.policy, signals, instance, load), signals, drop_reason)
 
 
 def told(

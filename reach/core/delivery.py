@@ -248,8 +248,8 @@ class Delivery:
         state = next_state(task.state, TaskInput.RETRY)
         if state is not None:
             task.state = state
-        if task.instance_id and task.instance_id not in task.excluded:
-            task.excluded = (*task.excluded, task.instance_id)[-HISTORY:]
+        if task.instance_id and task.instance_id not in task.avoided:
+            task.avoided = (*task.avoided, task.instance_id)[-HISTORY:]
         task.not_before_ms = turn.now_ms + delay_ms
         task.pending_reason = "retry"
         turn.sends.append(Noted("retry", fault.reason.name, task))

@@ -235,7 +235,7 @@ class Directory:
         if requirement.capability:
             resolved.schemas = self._schemas(kept, requirement)
         if not kept:
-            resolved.missing(self._missing(tenant, selector, requirement), strict=self.strict)
+            resolved.lacks(self._missing(tenant, selector, requirement), strict=self.strict)
         return resolved
 
     def _with_text(

@@ -170,7 +170,7 @@ class Fleet:
         for task in [task for key, task in instance.running.items() if key not in named]:
             if task.state is not TaskState.WAITING and not task.outcome:
                 pool.delivery.give_up_attempt(task, fault, turn, lost=True)
-                task.excluded = tuple(one for one in task.excluded if one != instance.instance_id)
+                task.avoided = tuple(one for one in task.avoided if one != instance.instance_id)
 
     def _adopt(self, task: Task, instance: Instance, attempt: int, turn: Turn) -> bool:
         """The instance still runs the attempt: it goes on, also after we gave it up, unless another one began."""

@@ -1,6 +1,6 @@
 """Intents (RTE-6): dotted names such as `customer_service.refund`, and the rules that say where they go.
 
-Data, made from `routes.yaml` by `reach.config.routes_file`. The rule with the longest prefix wins, by whole parts:
+Data, made from `routes.yaml` by `reach.config.rules`. The rule with the longest prefix wins, by whole parts:
 `customer_service` stands for `customer_service.refund`, `customer` does not.
 """
 

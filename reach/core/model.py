@@ -172,13 +172,13 @@ class Task:
     """
 
     __slots__ = (
-        "accepted_ms", "accepted_wall_ms", "attempt", "attempt_sequence", "cancel_reason", "checkpoint", "cost",
-        "decision", "effect_granted", "effects", "excluded", "fairness_key", "history", "instance", "instance_id",
-        "key", "lease_until_ms", "log", "not_before_ms", "offered_ms", "outcome", "paced", "parent_task_id",
-        "pending_reason", "pin_until_ms", "policy", "pool", "priority", "progressed_ms", "requirement", "reserved",
-        "retries", "retry", "root_task_id", "row", "schedule_to_close_ms", "schedule_to_start_ms", "sequence",
-        "session", "session_ttl_ms", "silence_ms", "size", "spec", "start_delay_ms", "start_to_close_ms", "started_ms",
-        "state", "task_id", "tenant", "timer_slot", "trace", "transfers", "volatile", "waiters",
+        "accepted_ms", "accepted_wall_ms", "attempt", "attempt_sequence", "avoided", "cancel_reason", "checkpoint",
+        "cost", "decision", "effect_granted", "effects", "fairness_key", "history", "instance", "instance_id", "key",
+        "lease_until_ms", "log", "not_before_ms", "offered_ms", "outcome", "paced", "parent_task_id", "pending_reason",
+        "pin_until_ms", "policy", "pool", "priority", "progressed_ms", "requirement", "reserved", "retries", "retry",
+        "root_task_id", "row", "schedule_to_close_ms", "schedule_to_start_ms", "sequence", "session", "session_ttl_ms",
+        "silence_ms", "size", "spec", "start_delay_ms", "start_to_close_ms", "started_ms", "state", "task_id", "tenant",
+        "timer_slot", "trace", "transfers", "volatile", "waiters",
     )  # fmt: skip
 
     def __init__(self, tenant: str, task_id: str, spec: bytes, requirement: Requirement) -> None:
@@ -225,7 +225,8 @@ class Task:
         self.progressed_ms = 0
         self.lease_until_ms = 0
         self.attempt_sequence = 0
-        self.excluded: tuple[str, ...] = ()
+        self.avoided: tuple[str, ...] = ()
+        """Instances that failed it: taken again only if nobody else can. What the caller bans is in `requirement`."""
         self.retries = 0
         self.paced = False
         """The next attempt is a retry that must have a token of the retry budget."""

@@ -1,22 +1,21 @@
-"""All that a decision did not look at: every instance of a pool with its signals, its score, and why it was dropped
-(RTE-12). The choice itself is the router's own; here the same masks are told instance by instance."""
+"""Where a task would go, and why: every instance of a pool with its signals, its score, and why it is dropped (RTE-12).
+
+The choice itself is the router's own; here the same masks are told instance by instance.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reach.core.decision import Row, Verdict, match_of, row_of, task_signal
+from reach.core.decision import Candidate, Verdict, candidate_of, match_of, task_signal
 from reach.core.model import Instance, Requirement, Task
 from reach.core.picking import bits
 from reach.core.policies import OF_THE_TASK, SIGNALS, Policy, signal
-from reach.core.session import Pin
+from reach.core.session import PINNED_FULL, Pin
 
 if TYPE_CHECKING:
     from reach.core.pool import Pool
     from reach.core.routing import Router
-
-PINNED_FULL = "pinned_instance_full"
-"""Cause of a verdict: the task waits for the full instance of its session."""
 
 
 class Preview:
@@ -24,7 +23,7 @@ class Preview:
 
     __slots__ = ("dropped", "pinned", "rows", "verdict")
 
-    def __init__(self, verdict: Verdict, rows: list[Row], dropped: dict[str, int], pinned: str) -> None:
+    def __init__(self, verdict: Verdict, rows: list[Candidate], dropped: dict[str, int], pinned: str) -> None:
         self.verdict = verdict
         self.rows = rows
         """Candidates first, by score; then the dropped ones."""
@@ -41,11 +40,11 @@ def preview(pool: Pool, task: Task, now_ms: int) -> Preview:
     waits = ""
     if verdict.cause == PINNED_FULL and pin is not None:
         waits = pin.instance_id
-    rows: list[Row] = []
+    rows: list[Candidate] = []
     dropped: dict[str, int] = {}
     by_pin = verdict.cause in ("pin", PINNED_FULL)
     version = pin.version if pin is not None else ""
-    reasons = reasons_of(router, verdict, task.excluded, task.cost, bool(task.session) and not by_pin, version)
+    reasons = reasons_of(router, verdict, task.avoided, task.cost, bool(task.session) and not by_pin, version)
     for bit in bits(router.filters.all):
         instance = router.instances[bit]
         if instance is None:
@@ -54,7 +53,7 @@ def preview(pool: Pool, task: Task, now_ms: int) -> Preview:
         if reason:
             dropped[reason] = dropped.get(reason, 0) + 1
         known = router.known(verdict.policy, [instance])[0]
-        row = row_of(verdict, instance, reason, known)
+        row = candidate_of(verdict, instance, reason, known)
         for name in SIGNALS:
             if name not in row.signals:
                 row.signals[name] = (
@@ -80,24 +79,22 @@ def _decide(pool: Pool, task: Task, pin: Pin | None, now_ms: int) -> Verdict:
     return pool.assignment.decide(task, pin)
 
 
-def explained(
-    router: Router, requirement: Requirement, excluded: tuple[str, ...] = (), cost: int = 1
-) -> dict[str, str]:
+def explained(router: Router, requirement: Requirement, avoided: tuple[str, ...] = (), cost: int = 1) -> dict[str, str]:
     """Why each instance would be dropped, by instance id; empty for candidates."""
-    verdict = router.undisturbed(lambda: router.pick(requirement, excluded, cost))
-    reasons = reasons_of(router, verdict, excluded, cost)
+    verdict = router.undisturbed(lambda: router.pick(requirement, avoided, cost))
+    reasons = reasons_of(router, verdict, avoided, cost)
     return {one.instance_id: reasons.get(one.bit, "") for one in router.instances if one is not None}
 
 
 def reasons_of(
-    router: Router, verdict: Verdict, excluded: tuple[str, ...], cost: int, new_session: bool = False, version: str = ""
+    router: Router, verdict: Verdict, avoided: tuple[str, ...], cost: int, new_session: bool = False, version: str = ""
 ) -> dict[int, str]:
     """Why each instance that is no candidate is none, by bit: the first filter of RTE-1 that drops it.
 
     Args:
         router: The pool's.
         verdict: The decision that is to be explained.
-        excluded: Instances that failed the task.
+        avoided: Instances that failed the task.
         cost: Slots that it takes.
         new_session: It needs a session slot.
         version: The version that its session began with.
@@ -110,7 +107,7 @@ def reasons_of(
             reasons[bit] = reason
         left &= passing
     near, _ = router.prefer(left, (), requirement.region, policy)
-    untried, _ = router.prefer(left, excluded, requirement.region, policy)
+    untried, _ = router.prefer(left, avoided, requirement.region, policy)
     by_pin = verdict.cause in ("pin", PINNED_FULL)
     first, then, _ = router.narrow(untried, (), new_session, verdict.seed, policy, requirement, version)
     for bit in bits(left):

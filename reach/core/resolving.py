@@ -64,7 +64,7 @@ class Resolved:
         self.unknown_skill = ""
         """The skill, if the vocabulary does not have it."""
 
-    def missing(self, fault: Fault, *, strict: bool) -> None:
+    def lacks(self, fault: Fault, *, strict: bool) -> None:
         """Nobody can take it now. A fallback would be used here, if there were any."""
         self.lack = fault
         if self.route is not None and self.route.has_fallback:

@@ -95,8 +95,8 @@ def restore_task(
             fault,
         )
         task.history = [*(task.history or []), past]
-        if past.instance_id and past.instance_id not in task.excluded:
-            task.excluded = (*task.excluded, past.instance_id)
+        if past.instance_id and past.instance_id not in task.avoided:
+            task.avoided = (*task.avoided, past.instance_id)
         task.retries, task.transfers = failure.retries, failure.transfers
     last = begun[max(begun)] if begun else None
     if last is not None:

@@ -43,7 +43,7 @@ class Router(Choosing):
     def pick(
         self,
         requirement: Requirement,
-        excluded: tuple[str, ...] = (),
+        avoided: tuple[str, ...] = (),
         cost: int = 1,
         seed: int = 0,
         policy: Policy | None = None,
@@ -57,7 +57,7 @@ class Router(Choosing):
 
         Args:
             requirement: What it must have.
-            excluded: Instances that failed this task: avoided while another admitted one exists.
+            avoided: Instances that failed this task: not taken while another admitted one exists.
             cost: Slots the task takes.
             seed: Decides among near-equals, and who is of the canary's share.
             policy: How to choose; None: the pool's.
@@ -71,8 +71,8 @@ class Router(Choosing):
         static = self.filters.static(requirement)
         eligible, then = static.mask, 0
         dropped: Dropped = ()
-        if excluded or requirement.region:
-            eligible, dropped = self.prefer(eligible, excluded, requirement.region, policy)
+        if avoided or requirement.region:
+            eligible, dropped = self.prefer(eligible, avoided, requirement.region, policy)
         if self.probing and may_probe:
             probe = self._probe(eligible, cost)
             if probe is not None:
@@ -140,7 +140,7 @@ class Router(Choosing):
 
     # -- preferences and counts ---------------------------------------------------------------------------------------
 
-    def prefer(self, eligible: int, excluded: tuple[str, ...], region: str, policy: Policy) -> tuple[int, Dropped]:
+    def prefer(self, eligible: int, avoided: tuple[str, ...], region: str, policy: Policy) -> tuple[int, Dropped]:
         """Avoids those that failed the task, and other regions, while there is somebody else."""
         dropped: Dropped = ()
         if region and "region" not in policy.weights:
@@ -148,8 +148,8 @@ class Router(Choosing):
             if near & self._masks[_FREE]:
                 dropped = (("region", (eligible & ~near).bit_count()),) if eligible != near else ()
                 eligible = near
-        if excluded:
-            others = eligible ^ (eligible & self.filters.named(excluded))
+        if avoided:
+            others = eligible ^ (eligible & self.filters.named(avoided))
             if others != eligible and others & self.admitted():
                 dropped += (("failed_before", (eligible & ~others).bit_count()),)
                 eligible = others

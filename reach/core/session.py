@@ -11,6 +11,8 @@ IDLE_TTL_MS = 720_000
 """12 minutes: a business timeout of 10 and 2 to spare (SES-2)."""
 PIN_WAIT_MS = 5_000
 """How long a session's task waits for its full instance before it may go elsewhere."""
+PINNED_FULL = "pinned_instance_full"
+"""What such a task waits for, as callers read it."""
 MAX_PINS = 1_000_000
 SWEEP = 4
 """Expired pins that are dropped each time a pin is set."""

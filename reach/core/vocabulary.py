@@ -1,6 +1,6 @@
 """The skill vocabulary (REG-5): which names mean the same skill, and which do not though they look alike.
 
-Data, made from a file by `reach.config.vocabulary_file`. Names are compared in a plain form, so that `Text-Sum`,
+Data, made from a file by `reach.config.rules`. Names are compared in a plain form, so that `Text-Sum`,
 `text sum` and `text_sum` are one name.
 """
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from reach.core.model import Instance, Task
-from reach.playground.trace import Model
+from reach.playground.trace import InstanceModel
 
 
 class Work:
@@ -29,7 +29,7 @@ class Work:
 class Process:
     """One modelled instance and its present process."""
 
-    def __init__(self, model: Model, name: str, seed: int) -> None:
+    def __init__(self, model: InstanceModel, name: str, seed: int) -> None:
         self.model = model
         self.name = name
         self.seed = seed

@@ -69,7 +69,7 @@ class Happening(_Part, frozen=True, kw_only=True):
     """From now on it takes tasks and never answers, though it beats; or it goes on again."""
 
 
-class Model(_Part, frozen=True, kw_only=True):
+class InstanceModel(_Part, frozen=True, kw_only=True):
     """One instance, or several that are alike."""
 
     name: Name
@@ -95,7 +95,7 @@ class Model(_Part, frozen=True, kw_only=True):
     happens: list[Happening] = []
 
 
-class Stream(_Part, frozen=True, kw_only=True):
+class TaskStream(_Part, frozen=True, kw_only=True):
     """Tasks that come at a rate."""
 
     rate: Annotated[float, msgspec.Meta(gt=0, le=100_000)]
@@ -132,8 +132,8 @@ class Trace(_Part, frozen=True, kw_only=True):
     duration: Time = Time(60_000)
     """For how long tasks come. What has come by then is finished."""
     heartbeat: Time = Time(5_000)
-    instances: Annotated[list[Model], msgspec.Meta(min_length=1)]
-    tasks: list[Stream] = []
+    instances: Annotated[list[InstanceModel], msgspec.Meta(min_length=1)]
+    tasks: list[TaskStream] = []
     recorded: list[Recorded] = []
 
 

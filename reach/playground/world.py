@@ -6,6 +6,7 @@ around the core (the wire, the journal) takes no time here. The same trace, poli
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from reach.core import effects as fx
 from reach.core import events as ev
 from reach.core.model import Fault, Instance, PoolKey, Profile, Requirement, Task, TaskState
-from reach.core.policies import POLICIES
+from reach.core.policies import POLICIES, Policy
 from reach.core.pool import Pool
 from reach.core.retry import POLICIES as RETRIES
 from reach.core.routing import Router
@@ -22,7 +23,7 @@ from reach.core.stream import Interest, Reader
 from reach.errors import ErrorClass, InvalidRequest, Reason
 from reach.playground.instances import Process, Work
 from reach.playground.report import InstanceFigures, Report, hot_spot, quantile
-from reach.playground.trace import Happening, Model, Trace
+from reach.playground.trace import Happening, InstanceModel, Trace
 
 TENANT = "playground"
 BEFORE_MS = 60_000
@@ -34,16 +35,16 @@ STOPPED_MS = 1
 """How soon an instance stops when it is told to."""
 
 
-def simulate(trace: Trace, policy: str, seed: int = 1) -> Report:
-    """Plays a trace under a policy.
+def simulate(trace: Trace, policy: str, seed: int = 1, policies: Mapping[str, Policy] = POLICIES) -> Report:
+    """Plays a trace under a policy, which is named; `policies` are all that there are.
 
     Raises:
         InvalidRequest: INVALID_FIELD: there is no such policy.
     """
-    if policy not in POLICIES:
-        known = ", ".join(sorted(POLICIES))
+    if policy not in policies:
+        known = ", ".join(sorted(policies))
         raise InvalidRequest(f"there is no policy {policy!r}; there is: {known}", Reason.INVALID_FIELD, field="policy")
-    world = World(trace, policy, seed)
+    world = World(trace, policies[policy], seed)
     world.run()
     return world.report()
 
@@ -51,12 +52,12 @@ def simulate(trace: Trace, policy: str, seed: int = 1) -> Report:
 class World:
     """See the module."""
 
-    def __init__(self, trace: Trace, policy: str, seed: int) -> None:
+    def __init__(self, trace: Trace, policy: Policy, seed: int) -> None:
         self.trace = trace
-        self.policy = policy
+        self.policy = policy.name
         self.seed = seed
         self.now_ms = 0
-        router = Router(POLICIES[policy])
+        router = Router(policy)
         key = PoolKey(TENANT, trace.name)
         self.pool = Pool(key, 0, RowNumbers(1), seed, lambda one, other: one == other, router=router)
         self.pool.heartbeat_ms = round(trace.heartbeat.ms)
@@ -302,7 +303,7 @@ class World:
         return rows
 
 
-def profile_of(model: Model) -> Profile:
+def profile_of(model: InstanceModel) -> Profile:
     """What a modelled instance registers."""
     return Profile(
         agent_id=model.name,

@@ -1,9 +1,9 @@
 """Group commit: one per node, over all its shards. **Journal, then send.**
 
 Whatever gathered while the last commit ran is the next batch, with what this turn of the loop still brings; there is
-no other delay. The sends of a turn leave when its
-rows are durable; a turn without rows waits for the commit that was open when it was made, so that nobody is told what
-a crash could still undo. A batch that finds no space or no store is held and tried again; intake is stopped meanwhile.
+no other delay. The sends of a turn leave when its rows are durable; a turn without rows waits for the commit that was
+open when it was made, so that nobody is told what a crash could still undo. A batch that finds no space or no store is
+held and tried again; intake is stopped meanwhile.
 """
 
 from __future__ import annotations

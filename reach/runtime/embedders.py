@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from reach.runtime.outgoing import opener
+
 ANSWER_BYTES = 64 << 20
 TEXTS_AT_ONCE = 128
 
@@ -54,11 +56,6 @@ class LocalEmbedder:
         return found
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """The key must go nowhere else."""
-
-
 class EndpointEmbedder:
     """An endpoint that speaks OpenAI's `POST {url}/embeddings`.
 
@@ -76,7 +73,7 @@ class EndpointEmbedder:
         self._model = model
         self._key = key
         self._timeout_s = timeout_s
-        self._opener = urllib.request.build_opener(_NoRedirect())
+        self._opener = opener()
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """See `Embedder`."""

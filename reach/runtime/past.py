@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+KEPT_DECISIONS = 1_000
+"""Tasks that left the memory and whose decisions are still known, as `reach explain` tells them (RTE-13)."""
+
 
 class Past:
     """Reads of the journal, one thread, each answered on the loop."""
@@ -29,6 +32,8 @@ class Past:
         self._journal = journal
         self._reads = reads
         self._open: set[asyncio.Future[StoredTask | None]] = set()
+        self._decisions: dict[tuple[str, str], dict[int, Any]] = {}
+        """Verdicts by attempt, of the tasks that left the memory last."""
 
     def _find(self, tenant: str, task_id: str, then: Any) -> None:
         """Calls `then` with the stored task, None, or the error."""
@@ -52,6 +57,15 @@ class Past:
                 then(Fault(ErrorClass.INTERNAL, Reason.INTERNAL_FAULT, "reading the store failed"))
 
         reading.add_done_callback(answer)
+
+    def remember(self, task: Task) -> None:
+        """A task leaves the memory, and it is one that people may ask about: why it went where it went is kept."""
+        decisions = {past.number: past.decision for past in task.history or () if past.decision is not None}
+        if task.decision is not None:
+            decisions.setdefault(task.attempt, task.decision)
+        self._decisions[task.key] = decisions
+        if len(self._decisions) > KEPT_DECISIONS:
+            del self._decisions[next(iter(self._decisions))]
 
     def find(self, tenant: str, task_id: str) -> StoredTask | None:
         """One stored task. Blocks: to be called through `Host.read`."""
@@ -161,6 +175,7 @@ class Past:
         for attempt in stored.attempts:
             begun[attempt.number] = (attempt.instance_id, attempt.agent_id, attempt.generation, attempt.offered_wall_ms)
         faults = {failure.number: failure for failure in stored.failures}
+        decisions = self._decisions.get(task.key, {})
         task.history = []
         for number, (instance_id, agent_id, generation, offered) in sorted(begun.items()):
             failure = faults.get(number)
@@ -171,7 +186,9 @@ class Past:
             elif stored.outcome is not None:
                 ended = stored.outcome.ended_wall_ms
             if number:
-                task.history.append(PastAttempt(number, instance_id, agent_id, generation, offered, ended, fault))
+                past = PastAttempt(number, instance_id, agent_id, generation, offered, ended, fault)
+                past.decision = decisions.get(number)
+                task.history.append(past)
         if stored.outcome is not None:
             task.outcome = outcome_of(stored)
             task.state = task.outcome.state

@@ -70,7 +70,7 @@ def _resolve(host: Host, pool: Pool, task: Task, selector: Selector) -> None:
         host.post(pool, Respecified(task, after))
 
 
-async def reform(host: Host, vocabulary: Vocabulary, routes: Routes) -> None:
+async def take_rules(host: Host, vocabulary: Vocabulary, routes: Routes) -> None:
     """Takes new rules: what is registered and what waits is read anew, a little at a time; the rules hold from one
     moment to the next. Not to be called again before it has ended."""
     directory = host.directory
@@ -89,7 +89,7 @@ async def reform(host: Host, vocabulary: Vocabulary, routes: Routes) -> None:
     for pool in host.pools():
         for count, task in enumerate(list(pool.queue), 1):
             if task in pool.queue:
-                _reform(host, pool, task)
+                _read_anew(host, pool, task)
             if count % READ_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
@@ -108,7 +108,7 @@ async def _reword(host: Host, before: list[tuple[PoolKey, str, Profile]]) -> Non
                 await asyncio.sleep(0)
 
 
-def _reform(host: Host, pool: Pool, task: Task) -> None:
+def _read_anew(host: Host, pool: Pool, task: Task) -> None:
     selector = host.codec.selector_of(task.spec)
     if pool.key.agent_type == UNRESOLVED:
         _resolve(host, pool, task, selector)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from reach.core.effects import Wake
 from reach.core.events import WakeAnswered
 from reach.core.model import PoolKey
+from reach.runtime.outgoing import opener
 
 log = logging.getLogger(__name__)
 
@@ -95,18 +96,11 @@ class WakeHooks:
         return await asyncio.to_thread(_post, hook.url, json.dumps(facts).encode(), hook.timeout_s)
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The configured URL is the one that is called."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
 def _post(url: str, body: bytes, timeout_s: float) -> str:
     # The configuration allows http and https only.
     request = urllib.request.Request(url, body, {"content-type": "application/json"}, method="POST")  # noqa: S310
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout_s):
+        with opener().open(request, timeout=timeout_s):
             return ""
     except urllib.error.HTTPError as answer:
         return f"the webhook answered {answer.code}"

@@ -19,7 +19,7 @@ from reach.core.pool import Pool
 from reach.errors import ErrorClass, ReachError, Reason, error_of
 from reach.runtime.reach_api import Reach
 from reach.transports.grpc_endpoint import DialledLink, Route
-from reach.transports.probing import Checkup, Line
+from reach.transports.probing import CheckOutcome, ProbeChannel
 from reach.wire.agents import read_key, read_status
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Dialled:
         self.lock = asyncio.Lock()
         """One registration or hello at a time."""
         self._link: DialledLink | None = None
-        self._line: Line | None = None
+        self._probes: ProbeChannel | None = None
         self._route: Route | None = None
         self._endpoint: Endpoint | None = None
         self._serving = True
@@ -87,13 +87,13 @@ class Dialled:
 
     async def probe(self) -> None:
         """HLT-3. A good one of an instance without a link is followed by a hello."""
-        line, instance = self._line, self.instance
+        line, instance = self._probes, self.instance
         if instance is None or self.elsewhere:
             return
         if line is None:
-            if await self._find_route() is not None or self._line is None:
+            if await self._find_route() is not None or self._probes is None:
                 return
-            line = self._line
+            line = self._probes
         sounding = await line.probe()
         if sounding.refused:
             self._lost("connection refused")
@@ -107,21 +107,21 @@ class Dialled:
 
     async def check(self) -> None:
         """HLT-4."""
-        if self._line is None or self.lock.locked() or self.elsewhere:
+        if self._probes is None or self.lock.locked() or self.elsewhere:
             return
-        checkup = await self.look()
+        outcome = await self.look()
         instance = self.instance
         if instance is None or self.lock.locked():
             return
-        if checkup.answer is None:
-            if checkup.refused:
+        if outcome.answer is None:
+            if outcome.refused:
                 self._lost("connection refused")
-            self.post(ev.Checked(instance, False, None, None, checkup.error))
+            self.post(ev.Checked(instance, False, None, None, outcome.error))
         elif self.up:
-            self._checked(instance, checkup.answer, knows=checkup.knows)
+            self._checked(instance, outcome.answer, knows=outcome.knows)
         else:
             async with self.lock:
-                self._say_hello(checkup)
+                self._say_hello(outcome)
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -150,15 +150,15 @@ class Dialled:
         running = self.instance.running.values() if self.instance is not None else ()
         return [(*task.key, task.attempt) for task in running]
 
-    async def look(self) -> Checkup:
+    async def look(self) -> CheckOutcome:
         """A Check whose answer is of the process that we know."""
-        if self._line is None:
-            return Checkup(None, "it has no address that may be dialled")
-        checkup = await self._line.check(self._believed(), self.tenant)
-        boot_id = checkup.answer.boot_id if checkup.answer is not None else ""
+        if self._probes is None:
+            return CheckOutcome(None, "it has no address that may be dialled")
+        outcome = await self._probes.check(self._believed(), self.tenant)
+        boot_id = outcome.answer.boot_id if outcome.answer is not None else ""
         if boot_id and boot_id != self.joining.boot_id:
-            return Checkup(None, ANOTHER)
-        return checkup
+            return CheckOutcome(None, ANOTHER)
+        return outcome
 
     def _checked(self, instance: Instance, answer: endpoint_pb2.CheckResponse, *, knows: bool) -> None:
         idle = answer.worker_idle_share if answer.HasField("worker_idle_share") else None
@@ -234,11 +234,11 @@ class Dialled:
         await self._take(route, endpoint)
 
     async def _take(self, route: Route | None, endpoint: Endpoint) -> None:
-        former, self._line = self._line, None
+        former, self._probes = self._probes, None
         if former is not None:
             await former.close()
         self._endpoint, self._route = endpoint, route
-        self._line = Line(route, self._dialler.timeout_s) if route is not None else None
+        self._probes = ProbeChannel(route, self._dialler.timeout_s) if route is not None else None
 
     async def _find_route(self) -> str | None:
         """Looks the address up anew; why that gave nothing, which counts as a failed probe."""
@@ -256,13 +256,13 @@ class Dialled:
             self.post(ev.Probed(self.instance, False, 0.0, "it has no address that may be dialled"))
         return None
 
-    def hello(self, checkup: Checkup) -> DialledLink:
+    def hello(self, outcome: CheckOutcome) -> DialledLink:
         """Opens a link on what the agent said of itself; `opened` of the link says whether the core took it.
 
         Raises:
             InvalidRequest: The status in the answer cannot be read.
         """
-        dialler, joining, answer, route = self._dialler, self.joining, checkup.answer, self._route
+        dialler, joining, answer, route = self._dialler, self.joining, outcome.answer, self._route
         endpoint = joining.endpoint
         assert answer is not None
         assert route is not None
@@ -271,7 +271,7 @@ class Dialled:
         key = PoolKey(self.tenant, self.agent_type)
         pool = dialler.reach.host.pool(key)
         link = DialledLink(dialler.reach, self.tenant, pool, endpoint, route, self._link_lost)
-        names = self._named(answer) if checkup.knows else self._believed()
+        names = self._named(answer) if outcome.knows else self._believed()
         link.running = [(*name, self._last_of(pool, name, rejoins=endpoint.rejoins)) for name in names]
         former, self._link = self._link, link
         if former is not None:
@@ -306,16 +306,16 @@ class Dialled:
         last = task.attempt_sequence if task is not None else 0
         return last or int(rejoins)
 
-    def _say_hello(self, checkup: Checkup) -> None:
+    def _say_hello(self, outcome: CheckOutcome) -> None:
         """A hello that nobody waits for."""
         instance = self.instance
         if instance is None or self.gone or self.up or self._dialler.reach.stopping:
             return
-        if checkup.answer is None:
-            self.post(ev.Checked(instance, False, None, None, checkup.error))
+        if outcome.answer is None:
+            self.post(ev.Checked(instance, False, None, None, outcome.error))
             return
         try:
-            self.hello(checkup)
+            self.hello(outcome)
         except ReachError as error:
             self.post(ev.Checked(instance, False, None, None, error.message))
         else:
@@ -325,5 +325,5 @@ class Dialled:
         """Ends all that is open; the core is told nothing."""
         if self._link is not None:
             await self._link.ended()
-        if self._line is not None:
-            await self._line.close()
+        if self._probes is not None:
+            await self._probes.close()

@@ -19,7 +19,7 @@ HEALTH: Final = "/grpc.health.v1.Health/Check"
 _NOT_THERE: Final = grpc.StatusCode.UNIMPLEMENTED
 
 
-class Sounding(NamedTuple):
+class ProbeOutcome(NamedTuple):
     """What a probe came to."""
 
     ok: bool
@@ -31,7 +31,7 @@ class Sounding(NamedTuple):
     """What gRPC health says; True where it says nothing."""
 
 
-class Checkup(NamedTuple):
+class CheckOutcome(NamedTuple):
     """What a Check came to."""
 
     answer: endpoint_pb2.CheckResponse | None
@@ -42,7 +42,7 @@ class Checkup(NamedTuple):
     """It serves Check, so that what it does not name does not run there."""
 
 
-class Line:
+class ProbeChannel:
     """A channel for probes and checks of one endpoint. After a failure it is made anew: a channel that waits to connect
     again answers with the failure of before."""
 
@@ -51,7 +51,7 @@ class Line:
         self._timeout_s = timeout_s
         self._channel: grpc.aio.Channel | None = None
 
-    async def probe(self) -> Sounding:
+    async def probe(self) -> ProbeOutcome:
         """One round trip. A server without gRPC health answers UNIMPLEMENTED, and has answered: it is alive."""
         started = time.perf_counter()
         try:
@@ -61,15 +61,15 @@ class Line:
                 health_pb2.HealthCheckResponse.UNKNOWN,
             )
         except DecodeError:
-            return Sounding(False, 0.0, "its answer to a health check cannot be read")
+            return ProbeOutcome(False, 0.0, "its answer to a health check cannot be read")
         except grpc.aio.AioRpcError as failure:
             if failure.code() in (_NOT_THERE, grpc.StatusCode.NOT_FOUND):
-                return Sounding(True, (time.perf_counter() - started) * 1_000)
+                return ProbeOutcome(True, (time.perf_counter() - started) * 1_000)
             refused = await self._failed(failure)
-            return Sounding(False, 0.0, "connection refused" if refused else _said(failure), refused)
-        return Sounding(True, (time.perf_counter() - started) * 1_000, serving=serving)
+            return ProbeOutcome(False, 0.0, "connection refused" if refused else _said(failure), refused)
+        return ProbeOutcome(True, (time.perf_counter() - started) * 1_000, serving=serving)
 
-    async def check(self, running: Iterable[tuple[str, str, int]], tenant: str) -> Checkup:
+    async def check(self, running: Iterable[tuple[str, str, int]], tenant: str) -> CheckOutcome:
         """Asks the agent how it is, and which of these attempts it runs."""
         request = endpoint_pb2.CheckRequest()
         for owner, task_id, attempt in running:
@@ -78,14 +78,14 @@ class Line:
             )
         try:
             raw = await self._call(f"{SERVICE}Check", request.SerializeToString())
-            return Checkup(endpoint_pb2.CheckResponse.FromString(raw))
+            return CheckOutcome(endpoint_pb2.CheckResponse.FromString(raw))
         except DecodeError:
-            return Checkup(None, "its answer to Check cannot be read")
+            return CheckOutcome(None, "its answer to Check cannot be read")
         except grpc.aio.AioRpcError as failure:
             if failure.code() is _NOT_THERE:
-                return Checkup(endpoint_pb2.CheckResponse(), "it does not serve Check", knows=False)
+                return CheckOutcome(endpoint_pb2.CheckResponse(), "it does not serve Check", knows=False)
             refused = await self._failed(failure)
-            return Checkup(None, "connection refused" if refused else _said(failure), refused)
+            return CheckOutcome(None, "connection refused" if refused else _said(failure), refused)
 
     async def _call(self, method: str, request: bytes) -> bytes:
         if self._channel is None:

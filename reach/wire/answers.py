@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agentreach.v1 import error_pb2, event_pb2, payload_pb2, task_pb2
-from reach.core.decision import Row, Verdict, candidates, dropped
+from reach.core.decision import Candidate, Verdict, candidates, dropped
 from reach.core.history import PastAttempt
 from reach.core.model import Content, Fault, Outcome, Task
 from reach.core.stream import Delta, Gap, Kind
@@ -265,7 +265,9 @@ def _fill_attempts(message: task_pb2.Task, task: Task, *, decisions: bool) -> No
             current.ended_at.CopyFrom(timestamp(task.outcome.ended_wall_ms))
 
 
-def fill_decision(message: task_pb2.Decision, verdict: Verdict, rows: Iterable[Row], counts: Mapping[str, int]) -> None:
+def fill_decision(
+    message: task_pb2.Decision, verdict: Verdict, rows: Iterable[Candidate], counts: Mapping[str, int]
+) -> None:
     """Writes why a task went where it went."""
     message.policy, message.policy_hash = verdict.policy.name, verdict.policy.digest
     message.registry_revision = verdict.revision

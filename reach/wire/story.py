@@ -8,7 +8,7 @@ from reach.core.decision import Verdict, candidates, dropped
 from reach.core.history import PastAttempt
 from reach.core.model import Fault, Task, TaskState
 
-GONE = "why there is no longer known: records of decisions live with the task in memory, and end with it or the server"
+GONE = "the reasons are no longer kept: only those of the latest tasks are, and none over a restart of the server"
 MANY_MOVES = 3
 """From so many moves on, it is the agents that should be looked at."""
 _BY = {
@@ -34,7 +34,8 @@ def _lines(task: Task) -> Iterator[str]:
         yield f"attempts 1 to {history[0].number - 1} are no longer kept"
     for past in history:
         yield _went(past.number, past.instance_id, past.decision)
-        yield _ended(past)
+        if past.fault is not None or task.outcome is None or past.number < task.outcome.attempts:
+            yield _ended(past)  # else the task ended with it, and the last line tells how
     if task.attempt and task.instance_id and task.attempt not in {past.number for past in history}:
         yield _went(task.attempt, task.instance_id, task.decision)
     if task.outcome is None:
@@ -43,7 +44,8 @@ def _lines(task: Task) -> Iterator[str]:
     outcome = task.outcome
     took = f"{outcome.queued_ms} ms waiting, {outcome.ran_ms} ms running"
     why = f": {_told(outcome.fault)}" if outcome.fault is not None else ""
-    yield f"ended {outcome.state.name} after {outcome.attempts} attempts and {outcome.transfers} moves, {took}{why}"
+    tries = f"{_count(outcome.attempts, 'attempt')} and {_count(outcome.transfers, 'move')}"
+    yield f"ended {outcome.state.name} after {tries}, {took}{why}"
     if outcome.state is TaskState.FAILED and not outcome.transfers:
         yield "it never moved to another instance and failed: look at the request first"
     elif outcome.transfers >= MANY_MOVES:
@@ -83,6 +85,10 @@ def _ended(past: PastAttempt) -> str:
     took = past.ended_wall_ms - past.offered_wall_ms if past.ended_wall_ms and past.offered_wall_ms else None
     after = f" after {took} ms" if took is not None else ""
     return f"attempt {past.number} ended{after}: {_told(past.fault)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _told(fault: Fault | None) -> str:

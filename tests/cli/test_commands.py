@@ -249,13 +249,21 @@ def test_route_preview(on: Command) -> None:
     assert on("tasks", "list", "--label", "never=sent").out == "None.\n"
 
 
+def test_RTE_3_a_task_names_its_policy(on: Command) -> None:
+    asked = ("route", "preview", "--agent", "echo", "x", "--policy")
+    assert on(*asked, "round_robin", "--json").data["decision"]["policy"] == "round_robin"
+    refused = on(*asked, "nobody")
+    assert refused.code == Exit.WRONG_REQUEST
+    assert "there is no policy 'nobody'" in refused.err
+
+
 def test_RTE_13_explain(on: Command) -> None:
     on("dispatch", "--agent", "echo", "--task-id", "why-1", "x")
     ran = on("explain", "why-1")
     assert ran.code == Exit.OK
     story, attempt = ran.out.split("\n\n")
     assert re.search(r"^attempt 1 went to echo: .* under balanced, score 0\.\d+", story, re.MULTILINE)
-    assert "ended SUCCEEDED after 1 attempts and 0 moves" in story
+    assert "ended SUCCEEDED after 1 attempt and 0 moves" in story
     titles, row = attempt.splitlines()[1:]
     assert titles.split() == "INSTANCE SCORE AVAILABILITY CAPACITY LATENCY DROPPED".split()
     assert row.split()[0] == "echo"

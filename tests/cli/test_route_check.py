@@ -42,3 +42,13 @@ def test_a_file_that_is_neither_is_told_so(reach: Command, tmp_path: Path) -> No
     (tmp_path / "x").write_text("server: {}\n")
     assert "the file has one key, routes" in reach("route", "check", str(tmp_path / "x")).err
     assert "cannot be read" in reach("route", "check", str(tmp_path / "none")).err
+
+
+def test_routes_may_name_own_policies(reach: Command, files: tuple[str, str], tmp_path: Path) -> None:
+    Path(files[1]).write_text("routes:\n- intent_prefix: shop\n  require_capability: refund\n  policy: careful\n")
+    (tmp_path / "reach.yaml").write_text("router: {policies: {careful: {success_rate: 1}}}\n")
+    assert f"{files[1]}:4: there is no policy 'careful'" in reach("route", "check", *files).err
+    assert reach("route", "check", *files, "--config", str(tmp_path / "reach.yaml")).code == 0
+    (tmp_path / "reach.yaml").write_text("router: {policies: {careful: {succes_rate: 1}}}\n")
+    wrong = reach("route", "check", *files, "--config", str(tmp_path / "reach.yaml"))
+    assert (wrong.code, "there is no signal 'succes_rate'" in wrong.err) == (2, True)

@@ -33,3 +33,12 @@ def test_what_is_wrong_is_a_line_and_a_code(reach: Command, tmp_path: Path) -> N
     assert "$.instances[0].slots" in ran.err
     for wrong in (["--trace", "none"], ["--trace", "leak", "--policy", "best"], ["--trace", "leak", "--seed", "-1"]):
         assert reach("route", "simulate", *wrong).code == Exit.WRONG_REQUEST
+
+
+def test_own_policies_can_be_played(reach: Command, tmp_path: Path) -> None:
+    file = tmp_path / "reach.yaml"
+    file.write_text("router: {policies: {careful: {success_rate: 3, capacity: 1}}}\n")
+    asked = ("route", "simulate", "--trace", "slow-node", "--policy", "careful", "--json")
+    assert reach(*asked).code == Exit.WRONG_REQUEST
+    (report,) = reach(*asked, "--config", str(file)).data["reports"]
+    assert report["policy"] == "careful"

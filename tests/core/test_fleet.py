@@ -131,7 +131,7 @@ def test_lost_work_moves_in_the_same_step_outside_of_the_budget():
     sends = shell.lose(one)
     assert only(sends, Offer).instance.instance_id == "two"
     assert of(sends, StopAttempt) == []
-    assert (task.attempt, task.retries, task.transfers, task.excluded) == (2, 0, 1, ("one",))
+    assert (task.attempt, task.retries, task.transfers, task.avoided) == (2, 0, 1, ("one",))
     assert (one.health, one.inflight) == (Health.OFFLINE, 0)
     assert [row.reason for row in shell.journal.rows.failures] == [Reason.INSTANCE_LOST]
 
@@ -191,7 +191,7 @@ def test_the_hello_is_complete_what_it_does_not_name_is_not_running():
     sends = shell.step(shell.joined("one"))
     assert [type(send) for send in sends if type(send) in (Welcome, Offer)] == [Welcome, Offer]
     assert (task.attempt, task.instance, task.state) == (2, one, TaskState.DELIVERED)
-    assert task.excluded == ()
+    assert task.avoided == ()
 
 
 def test_a_lost_attempt_that_comes_back_before_another_began_is_kept():

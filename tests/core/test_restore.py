@@ -36,7 +36,7 @@ def test_retries_are_remembered_over_a_restart():
     shell, task, _ = running("one")
     shell.report(task, error=(ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE))
     (task,) = shell.crash_and_load()
-    assert (task.state, task.attempt, task.retries, task.excluded) == (TaskState.PENDING, 1, 1, ("one",))
+    assert (task.state, task.attempt, task.retries, task.avoided) == (TaskState.PENDING, 1, 1, ("one",))
     shell.join("one")
     shell.advance(400)
     assert task.attempt == 2

@@ -25,8 +25,8 @@ def router_of(*instances, overcommit=1.0):
     return router
 
 
-def pick(router, requirement=ANY, excluded=(), cost=1, seed=1):
-    chosen = router.pick(requirement, excluded, cost, seed).chosen
+def pick(router, requirement=ANY, avoided=(), cost=1, seed=1):
+    chosen = router.pick(requirement, avoided, cost, seed).chosen
     return chosen.instance_id if chosen is not None else None
 
 
@@ -90,15 +90,15 @@ def test_reasons_are_those_of_the_first_stage_that_drops():
 def test_failed_instances_are_avoided_only_while_another_is_admitted():
     one, two = instance_of("one", 2), instance_of("two", 2)
     router = router_of(one, two)
-    assert {pick(router, excluded=("one",), seed=seed) for seed in range(20)} == {"two"}
+    assert {pick(router, avoided=("one",), seed=seed) for seed in range(20)} == {"two"}
     two.inflight = 2
     router.place(two)
-    assert pick(router, excluded=("one",)) is None  # it exists, though it is full
+    assert pick(router, avoided=("one",)) is None  # it exists, though it is full
     two.blocked_by = "unhealthy"
     router.place(two)
-    assert pick(router, excluded=("one",)) == "one"
-    assert pick(router, excluded=("one", "two")) == "one"
-    assert pick(router, Requirement(instance_id="one"), excluded=("one",)) == "one"
+    assert pick(router, avoided=("one",)) == "one"
+    assert pick(router, avoided=("one", "two")) == "one"
+    assert pick(router, Requirement(instance_id="one"), avoided=("one",)) == "one"
 
 
 def test_overcommit_only_when_nobody_has_a_free_slot_and_never_beyond_the_limit():
@@ -233,11 +233,11 @@ def admits(instance, r):
     )
 
 
-def twin(score, instances, requirement, excluded, cost, overcommit):
+def twin(score, instances, requirement, avoided, cost, overcommit):
     """(those of whom any may be chosen, whether one must be) by looking at every instance."""
     matching = [one for one in instances if admits(one, requirement)]
     admitted = [one for one in matching if not one.blocked_by]
-    others = [one for one in admitted if one.instance_id not in excluded]
+    others = [one for one in admitted if one.instance_id not in avoided]
     usable = others or admitted
     free = [one for one in usable if one.inflight < one.max_concurrency]
     free = [one for one in free if one.inflight + cost <= one.max_concurrency or not one.inflight]
@@ -285,9 +285,9 @@ def test_the_router_equals_a_look_at_every_instance(acts, overcommit):
             router.place(one)
         elif act == "pick":
             requirement, numbers, cost, seed = about
-            excluded = tuple(f"i{number}" for number in sorted(numbers))
-            wanted = twin(router.main.score, instances, requirement, excluded, cost, overcommit)
-            chosen = router.pick(requirement, excluded, cost, seed).chosen
+            avoided = tuple(f"i{number}" for number in sorted(numbers))
+            wanted = twin(router.main.score, instances, requirement, avoided, cost, overcommit)
+            chosen = router.pick(requirement, avoided, cost, seed).chosen
             assert chosen in wanted if wanted else chosen is None
             assert router.static_mask(requirement) == sum(1 << o.bit for o in instances if admits(o, requirement))
             if chosen is not None:

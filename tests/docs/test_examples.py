@@ -142,14 +142,6 @@ def test_every_example_runs(page: str, server: LocalServer, tmp_path: Path) -> N
         running.end()
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
-    text = (ROOT / page).read_text("utf-8")
-    for target in re.findall(r"\]\(([^)#\s]+)", text):
-        if "://" not in target:
-            assert ((ROOT / page).parent / target).exists(), target
-
-
 def test_the_readme_has_the_exit_codes_and_all_commands() -> None:
     from reach.cli.app import reach
     from reach.cli.exits import MEANINGS

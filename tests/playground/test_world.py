@@ -33,7 +33,7 @@ def test_the_figures_of_a_run_that_can_be_worked_out_by_hand():
 def test_a_recorded_stream_is_replayed():
     rows = ", ".join(f"{{at: {at}ms, work: {work}}}" for at, work in ((0, 1), (50, 3), (1_000, 2)))
     text = f"name: r\ninstances: [{{name: a, slots: 1, service: {{median: 100ms, sigma: 0}}}}]\nrecorded: [{rows}]\n"
-    world = World(read(text.encode(), "r"), "balanced", 1)
+    world = World(read(text.encode(), "r"), POLICIES["balanced"], 1)
     world.run()
     assert sorted(world._latencies) == [100, 200, 350], "the second waits for the first, by 50 ms"
 
@@ -72,7 +72,7 @@ def test_RTE_3_balanced_gives_a_slow_node_less_than_a_quarter_of_what_round_robi
 
 def test_HLT_10_a_restarted_instance_gets_nothing_before_it_is_ready_and_ramps():
     trace = load("cold-restart")
-    world = World(trace, "balanced", 1)
+    world = World(trace, POLICIES["balanced"], 1)
     got: list[int] = []
     offered = world._offered
 
@@ -111,7 +111,7 @@ def test_RTE_3_balanced_beats_round_robin_where_one_node_is_ten_times_slower(see
 
 
 def test_RTE_10_an_instance_that_fails_at_once_is_out_after_five_calls():
-    world = World(load("black-hole"), "balanced", 1)
+    world = World(load("black-hole"), POLICIES["balanced"], 1)
     got: list[int] = []
     offered = world._offered
 
@@ -130,7 +130,7 @@ def test_RTE_10_an_instance_that_fails_at_once_is_out_after_five_calls():
 
 def hot_peak(trace: Trace, policy: str) -> int:
     """Most tasks that one instance held at a time, once those who are below the mean load have been so for a while."""
-    world, peak = World(trace, policy, 1), 0
+    world, peak = World(trace, POLICIES[policy], 1), 0
     offered = world._offered
 
     def listen(offer) -> None:

@@ -1,12 +1,13 @@
 """Fixtures of the tests over real gRPC: one node in this process for each module, and stubs of the generated code."""
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 
 from reach.node import Node
-from tests.rpc.peers import Stubs, running
+from tests.rpc.peers import CallerByHand, Stubs, running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -21,3 +22,20 @@ async def stubs(node: Node) -> AsyncIterator[Stubs]:
     """The generated stubs of all services, on one channel to the node of the module."""
     async with Stubs(node.port) as made:
         yield made
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def caller(stubs: Stubs) -> AsyncIterator[CallerByHand]:
+    """A caller with an open stream."""
+    made = CallerByHand(stubs)
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def no_tracebacks(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """For tests of what clients do wrong: the server must not log it as a fault of its own."""
+    yield
+    bad = [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info]
+    assert not bad, [(record.getMessage(), vars(record).get("frames"), record.exc_info) for record in bad[:5]]

@@ -1,7 +1,6 @@
 """Bytes that are no messages, and messages that are too large: refused where they come in, and nothing else suffers."""
 
 import asyncio
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from tests.rpc.peers import (
     unique,
 )
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("no_tracebacks")]
 
 LIMIT = 4 * MIB
 RECEIVED = LIMIT + MIB // 4
@@ -39,25 +38,10 @@ NO_MESSAGES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_tracebacks(caplog):
-    yield
-    bad = [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info]
-    assert not bad, [(record.getMessage(), vars(record).get("frames"), record.exc_info) for record in bad[:5]]
-
-
 @pytest_asyncio.fixture(loop_scope="module")
 async def agent(stubs):
     made = AgentByHand(stubs)
     await made.join(unique("large"), max_concurrency=16)
-    yield made
-    await made.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def caller(stubs):
-    made = CallerByHand(stubs)
-    await made.open()
     yield made
     await made.close()
 

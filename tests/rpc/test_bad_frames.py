@@ -2,7 +2,6 @@
 work go on."""
 
 import asyncio
-import logging
 from typing import Any
 
 import pytest
@@ -10,16 +9,9 @@ import pytest_asyncio
 
 from tests.rpc.peers import AgentByHand, CallerByHand, golden, key_of, kind_of, pb, reason_name, unique
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("no_tracebacks")]
 
 UNKNOWN = {"task_id": "no-such-task", "attempt": 1}
-
-
-@pytest.fixture(autouse=True)
-def no_tracebacks(caplog):
-    yield
-    bad = [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info]
-    assert not bad, [(record.getMessage(), vars(record).get("frames"), record.exc_info) for record in bad[:5]]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -28,14 +20,6 @@ async def agent(stubs):
     await made.join(unique("framed"), max_concurrency=8)
     yield made
     await golden(stubs, made)  # whatever was sent, the link still works
-    await made.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def caller(stubs):
-    made = CallerByHand(stubs)
-    await made.open()
-    yield made
     await made.close()
 
 

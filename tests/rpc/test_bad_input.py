@@ -1,7 +1,6 @@
 """Bad values in messages: each gets a clear status with a reason of the contract, and the node goes on."""
 
 import asyncio
-import logging
 from typing import Any
 
 import grpc
@@ -25,7 +24,7 @@ from tests.rpc.peers import (
     unique,
 )
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("no_tracebacks")]
 
 REASONS = {name.removeprefix("ERROR_REASON_") for name in dict(error_pb2.ErrorReason.items())}
 SPEC: dict[str, Any] = {"selector": {"agent_id": "nobody-is-called-so"}, "payload": {"text": "x"}}
@@ -72,13 +71,6 @@ BASES: dict[str, dict[str, Any]] = {
     "PurgeDeadLetters": {}, "CreateKey": {}, "ListKeys": {}, "RevokeKey": {},
 }  # fmt: skip
 """A message for each method in which nothing is wrong with any field, though it may name what is not there."""
-
-
-@pytest.fixture(autouse=True)
-def no_tracebacks(caplog):
-    yield
-    bad = [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info]
-    assert not bad, [(record.getMessage(), vars(record).get("frames"), record.exc_info) for record in bad[:5]]
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -22,14 +22,6 @@ async def agent(stubs):
     await made.close()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def caller(stubs):
-    made = CallerByHand(stubs)
-    await made.open()
-    yield made
-    await made.close()
-
-
 def who(agent: AgentByHand) -> dict[str, str]:
     return {"instance_id": agent.instance_id, "boot_id": agent.boot_id}
 

@@ -23,14 +23,6 @@ async def agent(stubs):
     await made.close()
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def caller(stubs):
-    made = CallerByHand(stubs)
-    await made.open()
-    yield made
-    await made.close()
-
-
 def to(agent: AgentByHand) -> dict[str, str]:
     """The selector of one instance."""
     return {"instance_id": agent.instance_id}

@@ -1,6 +1,7 @@
 """Tasks that wait find whoever comes, wherever they wait and whenever it comes (REG-5, REG-11, GOV-1, RTE-15)."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -105,9 +106,14 @@ async def test_RTE_15_a_task_that_may_go_to_nobody_does_not_wander(tmp_path, mon
         banned = [agent.instance_id for agent in agents]
         selector = {"capability": "c", "excluded_instances": banned}
         await submit(stubs, fields={"start_delay": {"nanos": 50_000_000}}, **selector)
-        moves = []
+        moves: list[Any] = []
         hand_over = Pool.hand_over
-        monkeypatch.setattr(Pool, "hand_over", lambda *args: (moves.append(args), hand_over(*args)))
+
+        def counted(*args: Any) -> None:
+            moves.append(args)
+            hand_over(*args)
+
+        monkeypatch.setattr(Pool, "hand_over", counted)
         await asyncio.sleep(1.5)
         assert not moves
         for agent in agents:
