@@ -131,13 +131,13 @@ def test_a_baseline_that_creeps_reaches_everybody():
     assert base[names[0].bit] > still
 
 
-@pytest.mark.parametrize("excluded", [False, True])
-def test_C3_nobody_stands_behind_those_that_wait_for_one_instance(excluded):
+@pytest.mark.parametrize("avoided", [False, True])
+def test_C3_nobody_stands_behind_those_that_wait_for_one_instance(avoided):
     """Many tasks of one session, or that failed elsewhere, wait for a full instance: others go where there is room."""
     shell = Shell()
     shell.join("one", slots=1, heartbeat_ms=60_000)
     running = shell.submit(session="a:b:c", **LONG)
-    others = {"excluded": ("two",)} if excluded else {"session": "a:b:c"}
+    others = {"avoided": ("two",)} if avoided else {"session": "a:b:c"}
     shell.join("two", slots=1, heartbeat_ms=60_000)
     waiting = [shell.submit(**others, **LONG) for _ in range(20)]
     assert {task.instance_id for task in waiting} == {""}
@@ -149,10 +149,10 @@ def test_C3_nobody_stands_behind_those_that_wait_for_one_instance(excluded):
         shell.report(running)
         assert task.instance_id == "one", "in their order"
         running = task
-    if not excluded:
+    if not avoided:
         shell.advance(PIN_WAIT_MS)
         assert waiting[3].instance_id == "two", "it has waited long enough"
-    assert len(shell.pool.queue) == 17 - (not excluded)
+    assert len(shell.pool.queue) == 17 - (not avoided)
 
 
 def test_RTE_8_nobody_stands_behind_those_that_wait_for_a_session_slot():
