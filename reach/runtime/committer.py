@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from functools import partial
 
 from reach.core.effects import Turn
 from reach.core.rows import Writes
+from reach.runtime.writer import ThreadWriter, Writer
 from reach.store.base import Journal, StoreBroken, StoreError, StoreFull
 
 log = logging.getLogger(__name__)
@@ -31,23 +31,23 @@ Perform = Callable[[Turn, list[int]], None]
 
 
 class Committer:
-    """Owns the writer thread of a journal.
+    """Owns the writer of a journal.
 
     Args:
         journal: Where rows go.
         perform: Called on the loop for each turn, in order, once its rows are durable.
         on_broken: Called once if the journal can no longer be trusted: the process has to end.
         on_committed: Keeps figures.
+        writer: Where commits run; None: in a thread of their own.
     """
 
     def __init__(self, journal: Journal, perform: Perform, on_broken: Callable[[StoreError], None],
-                 on_committed: Committed) -> None:  # fmt: skip
+                 on_committed: Committed, writer: Writer | None = None) -> None:  # fmt: skip
         self._journal = journal
         self._perform = perform
         self._on_broken = on_broken
         self._on_committed = on_committed
         self._loop = asyncio.get_running_loop()
-        self._work: SimpleQueue[Writes | Callable[[], object] | None] = SimpleQueue()
         self._writes = Writes()
         self._turns: list[Turn] = []
         self._open: list[Turn] | None = None
@@ -60,8 +60,7 @@ class Committer:
         """Why the current batch is held; None while all is well."""
         self.on_held: set[Callable[[], None]] = set()
         """Called each time that the store takes nothing, for those who would rather not wait for it."""
-        self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
-        self._thread.start()
+        self._writer = writer if writer is not None else ThreadWriter()
 
     def submit(self, turn: Turn) -> None:
         """Takes over a turn."""
@@ -93,29 +92,25 @@ class Committer:
         self._open, self._turns = self._turns, []
         self._open_writes, self._writes = self._writes, Writes()
         self._began = self._loop.time()
-        self._work.put(self._open_writes)
+        self._writer.put(partial(self._write, self._open_writes))
 
-    def _write(self) -> None:
-        """The writer thread."""
-        while (writes := self._work.get()) is not None:
-            if not isinstance(writes, Writes):
-                self._tend(writes)
-                continue
-            try:
-                taken: list[int] | StoreError = self._journal.commit(writes)
-            except StoreError as error:
-                taken = error
-            except Exception as error:
-                log.exception("the journal failed in a way it should not")
-                taken = StoreBroken(f"{type(error).__name__}: {error}")
-            try:
-                self._loop.call_soon_threadsafe(self._committed, taken)
-            except RuntimeError:  # the loop is closed: the process is ending
-                return
+    def _write(self, writes: Writes) -> None:
+        """One commit. Runs in the writer."""
+        try:
+            taken: list[int] | StoreError = self._journal.commit(writes)
+        except StoreError as error:
+            taken = error
+        except Exception as error:
+            log.exception("the journal failed in a way it should not")
+            taken = StoreBroken(f"{type(error).__name__}: {error}")
+        try:
+            self._loop.call_soon_threadsafe(self._committed, taken)
+        except RuntimeError:  # the loop is closed: the process is ending
+            log.debug("nobody is left to hear of the last commit")
 
     def tend(self, work: Callable[[], object]) -> None:
-        """Has the writer thread do something with the journal between commits, such as a purge."""
-        self._work.put(work)
+        """Has the writer do something with the journal between commits, such as a purge."""
+        self._writer.put(partial(self._tend, work))
 
     def _tend(self, work: Callable[[], object]) -> None:
         try:
@@ -158,7 +153,7 @@ class Committer:
 
     def _again(self) -> None:
         if self._open_writes is not None:
-            self._work.put(self._open_writes)
+            self._writer.put(partial(self._write, self._open_writes))
 
     async def drain(self) -> None:
         """Waits until nothing is open."""
@@ -168,6 +163,5 @@ class Committer:
             await waiting
 
     def stop(self) -> None:
-        """Ends the writer thread. What is open is finished first."""
-        self._work.put(None)
-        self._thread.join(timeout=10)
+        """Ends the writer. What is open is finished first."""
+        self._writer.stop()

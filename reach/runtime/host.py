@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from reach.core import effects as fx
@@ -28,6 +28,7 @@ from reach.runtime.rules import look_again, resolve_waiting
 from reach.runtime.settings import Settings
 from reach.runtime.shard import Shard
 from reach.runtime.wake import WakeHooks
+from reach.runtime.writer import Writer
 from reach.store.base import Journal, StoreError
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ class Host(Pools):
     """See the module."""
 
     def __init__(self, journal: Journal, codec: Codec, notes: Notes, clock: Clock, settings: Settings,
-                 on_broken: Callable[[StoreError], None]) -> None:  # fmt: skip
+                 on_broken: Callable[[StoreError], None],
+                 writer: Writer | None = None, reads: Executor | None = None) -> None:  # fmt: skip
         super().__init__(codec, clock, settings)
         self.notes = notes
         self.directory = Directory()
@@ -78,9 +80,9 @@ class Host(Pools):
         self._ticked_ms = clock.now_ms()
         self._ticker = self._loop.call_later(TICK_MS / 1_000, self._tick)
         self._revision = 1
-        self.committer = Committer(journal, self.perform, on_broken, notes.committed)
+        self.committer = Committer(journal, self.perform, on_broken, notes.committed, writer)
         self._journal = journal
-        self._reads = ThreadPoolExecutor(1, thread_name_prefix="journal-reads")
+        self._reads = reads if reads is not None else ThreadPoolExecutor(1, thread_name_prefix="journal-reads")
         self.wakes = WakeHooks(settings.wake, lambda key, event: self.post(self.pool(key), event))
         self.past = Past(self, journal, self._reads)
         self._acts: dict[type, Callable[[Any], None]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from reach.core.effects import AskJournal, Noted
@@ -27,7 +27,7 @@ KEPT_DECISIONS = 1_000
 class Past:
     """Reads of the journal, one thread, each answered on the loop."""
 
-    def __init__(self, host: Host, journal: Journal, reads: ThreadPoolExecutor) -> None:
+    def __init__(self, host: Host, journal: Journal, reads: Executor) -> None:
         self._host = host
         self._journal = journal
         self._reads = reads
