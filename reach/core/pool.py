@@ -310,8 +310,9 @@ class Pool:
         elif event.waiting is not None:
             self._wait_for_input(task, event, turn)
         else:
-            if task.log is not None and not task.log.fold_whole and task.log.fold.channels:
+            if task.log is not None and task.log.lacks_pieces_of(event.content):
                 emit(task, Kind.ATTEMPT_RESET, 0, turn)  # readers lack pieces that never came: the outcome has them all
+                task.log.fold_whole = False
             outcome = Outcome(TaskState.SUCCEEDED, event.content, event.media_type, extra=event.extra)
             self.delivery.succeed(task, outcome, turn)
         turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))

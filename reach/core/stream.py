@@ -177,6 +177,18 @@ class TaskLog:
             self.events.popleft()
             self.bytes -= self.ages.popleft()[1]
 
+    def lacks_pieces_of(self, answer: Content | None) -> bool:
+        """Whether readers lack pieces of the answer, or may: some never came, or what came is only how it begins. An
+        answer that is something else is the agent's choice."""
+        if not self.fold.channels or not self.fold_whole:
+            return bool(self.fold.channels)
+        said = self.fold.content()[1]
+        if isinstance(answer, str) and isinstance(said, str):
+            return len(answer) > len(said) and answer.startswith(said)
+        if isinstance(answer, bytes) and isinstance(said, bytes):
+            return len(answer) > len(said) and answer.startswith(said)
+        return False
+
 
 def size_of(kind: int, data: Any) -> int:
     """What an event counts against bounds and credits: characters or bytes, never more than a reader counts itself."""

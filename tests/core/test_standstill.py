@@ -75,6 +75,27 @@ def test_pieces_that_were_lost_with_the_link_are_made_good_by_the_outcome(named_
     assert outcome_of(task).content == "abcde"
 
 
+@pytest.mark.parametrize(("pieces", "answer"), [("ab", "abcde"), (b"ab", b"abcde")])
+def test_STR_1_an_answer_that_goes_on_where_the_pieces_end_tells_that_some_were_lost(pieces, answer):
+    """Said between a hello and its answer: the agent had not yet heard where to go on, and then it had ended."""
+    shell, task, _ = running("one")
+    reader = shell.read(task)
+    shell.delta(task, 1, pieces)
+    shell.report(task, answer)
+    assert shell.kinds(reader)[-3:] == [Kind.DELTA, Kind.ATTEMPT_RESET, Kind.COMPLETE]
+
+
+def test_STR_1_a_gap_over_that_word_has_no_snapshot_of_the_pieces(monkeypatch):
+    monkeypatch.setattr("reach.core.stream.KEEP_BYTES", 200)
+    shell, task, _ = running("one")
+    reader = shell.read(task)
+    shell.delta(task, 1, "ab")
+    shell.report(task, "ab" * 200)
+    kinds = shell.kinds(reader)
+    assert kinds[-2:] == [Kind.GAP, Kind.COMPLETE]
+    assert [event[4].snapshot for event in shell.seen[reader.reference] if event[3] == Kind.GAP] == [[]]
+
+
 def test_an_answer_that_is_not_its_pieces_is_left_alone():
     shell, task, _ = running("one")
     reader = shell.read(task)
