@@ -85,6 +85,8 @@ class CallerStream:
             return
         reader = Reader(self, submit.reference, interest or Interest.OUTCOME)
         if interest != dispatch_pb2.INTEREST_ACCEPTANCE:
+            if task.task_id in self._readers:  # asked again: the latest reader is told, from the beginning
+                self._drop(task.task_id)
             self._readers[task.task_id] = reader
             if spec.cancel_with_caller:
                 self._with_caller[task.task_id] = reader

@@ -202,6 +202,20 @@ async def agent_with_offer(*agents: AgentByHand) -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_DLV_3_who_submits_again_on_the_same_stream_is_told_from_the_beginning_and_only_once(agent, caller):
+    task_id = unique("again")
+    await caller.submit(1, "INTEREST_EVENTS", task_id=task_id, selector=to(agent))
+    offer = await agent.next("offers")
+    await agent.delta(offer, 1, "a")
+    await caller.until(lambda: len(caller.events_of(task_id)) == 3)
+    await caller.submit(2, "INTEREST_EVENTS", task_id=task_id, selector=to(agent))
+    await caller.until(lambda: len(caller.events_of(task_id)) == 6)
+    await agent.delta(offer, 2, "b")
+    await agent.finish(offer, "ab")
+    await caller.complete(task_id)
+    assert [event.sequence for event in caller.events_of(task_id)] == [1, 2, 3, 1, 2, 3, 4, 5]
+
+
 async def test_what_an_agent_calls_a_failure_is_told_and_not_retried(agent, caller):
     task_id = unique("fails")
     await caller.submit(1, "INTEREST_EVENTS", task_id=task_id, selector=to(agent))
