@@ -76,6 +76,8 @@ class Line:
         if entry.reads:
             together = entry.beside = self._tasks.get(entry.task_id)
             self._tasks[entry.task_id] = entry
+            if together is not None:
+                entry.shared = together.shared = True
         if self._open:
             if together is None:
                 self.outbox.put(entry.ask())

@@ -37,7 +37,7 @@ class Entry:
     `item` asks for it: a submit, a cancel; of one that only reads a task that exists it is empty, and made when needed.
     """
 
-    __slots__ = ("beside", "future", "item", "patient", "reference", "since", "task_id")
+    __slots__ = ("beside", "future", "item", "patient", "reference", "shared", "since", "task_id")
 
     reads: ClassVar[bool] = True
     """It reads its task; the server has one reader for each task of a stream, which all that read it here share."""
@@ -49,6 +49,8 @@ class Entry:
         self.future = future
         self.beside: Entry | None = None
         """Another one that reads the same task."""
+        self.shared = False
+        """There is, or was, another one that reads the same task."""
         self.since = 0.0
         """Since when it has been waiting for a server that takes it; 0: it does not."""
         self.patient = False
@@ -124,7 +126,7 @@ class EventsEntry(Entry):
         return self.item or subscribe_item(self.reference, self.task_id, self.last, EVENTS)
 
     def event(self, event: event_pb2.TaskEvent, line: Line) -> None:
-        if event.sequence <= self.last:
+        if not self._is_next(event):
             return
         self.last = event.sequence
         self.item = b""  # the task exists: from now on it is read, not submitted
@@ -133,6 +135,15 @@ class EventsEntry(Entry):
             line.remove(self)
         if not self.future.done():
             self.future.set_result(None)
+
+    def _is_next(self, event: event_pb2.TaskEvent) -> bool:
+        """Whether an event is for this reader. Several that read one task share what the server tells: what was on its
+        way for one of them may be too early for another, who gets it again when it is due."""
+        if event.sequence <= self.last:
+            return False
+        if not self.shared or event.sequence == self.last + 1 or event.HasField("resumed"):
+            return True
+        return event.HasField("gap") and event.gap.from_sequence <= self.last + 1
 
     def acknowledged(self, answer: dispatch_pb2.SubmitAcknowledgement, line: Line) -> None:
         self.item = b""

@@ -150,6 +150,24 @@ async def test_a_reader_that_joins_gets_what_it_lacks_and_takes_nothing_away(ser
     assert [event.sequence for event in two] == [6, 7]
 
 
+async def test_what_was_on_its_way_for_another_reader_is_too_early_for_one_that_joins(server, client):
+    stream = await opened(server, client)
+    one, reading_one = collect(client.follow("t"))
+    await stream.wait("subscribes")
+    for sequence in (1, 2, 3):
+        stream.delta("t", sequence, "x")
+    await eventually(lambda: len(one) == 3)
+    two, reading_two = collect(client.follow("t"))
+    await stream.wait("subscribes", 2)
+    stream.delta("t", 4, "x")  # the server has not heard yet that the second one wants all
+    for sequence in (1, 2, 3, 4):
+        stream.delta("t", sequence, "x")
+    stream.complete("t", sequence=5)
+    await asyncio.gather(reading_one, reading_two)
+    assert [event.sequence for event in one] == [1, 2, 3, 4, 5]
+    assert [event.sequence for event in two] == [1, 2, 3, 4, 5]
+
+
 async def test_those_who_share_a_reader_are_all_refused(server, client):
     stream = await opened(server, client)
     waiting = [asyncio.create_task(client.wait_for_result("t")) for _ in range(2)]
