@@ -10,7 +10,7 @@ from reach.core.choosing import Propose
 from reach.core.decision import Verdict
 from reach.core.effects import Noted, Offer, Turn, Unplaced
 from reach.core.filters import version_of
-from reach.core.model import EffectKind, Fault, Instance, Task
+from reach.core.model import EffectKind, Fault, Instance, Task, TaskState
 from reach.core.policies import Way
 from reach.core.ring import BOUND
 from reach.core.rows import AttemptRow, EffectRow, PinRow
@@ -19,6 +19,7 @@ from reach.core.states import TaskInput, next_state
 from reach.core.stream import Fold, Kind, emit
 
 if TYPE_CHECKING:
+    from reach.core.events import Arrived, Respecified
     from reach.core.pool import Pool
 
 SESSION_PAUSE_MS = 100
@@ -42,6 +43,26 @@ class Assignment:
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         pool.pins.counted = self._sessions_counted
+
+    def arrived(self, event: Arrived, turn: Turn) -> None:
+        """A waiting task came from another pool."""
+        task = event.task
+        if task.state is TaskState.PENDING and task.not_before_ms > turn.now_ms:
+            self.pool.queue.delay(task)
+            self.pool.deadlines.arm(task, turn)
+        elif task.state is TaskState.PENDING:
+            self.route(task, turn)
+
+    def respecified(self, event: Respecified, turn: Turn) -> None:
+        """What a waiting task asks for has another form under new rules."""
+        task, queue = event.task, self.pool.queue
+        if task in queue:
+            queue.remove(task)
+            task.requirement = event.requirement
+            queue.push(task)
+            self.pool.slot_freed = True
+        elif task.state is TaskState.PENDING:
+            task.requirement = event.requirement  # its time has not come
 
     def route(self, task: Task, turn: Turn) -> bool:
         """Begins an attempt if an instance can take the task, else lets it wait. False if it waits."""

@@ -121,6 +121,7 @@ class Deadlines:
                 task.not_before_ms = now + BUDGET_PAUSE_MS
             else:
                 task.paced = False
+                pool.queue.undelay(task)
                 pool.assignment.route(task, turn)
                 return
         elif task.pin_until_ms and now >= task.pin_until_ms:

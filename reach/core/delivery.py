@@ -51,7 +51,7 @@ class Delivery:
         task.pool = pool
         if not pool.queue.has_room(task.size):
             pool.tasks.pop(task.key, None)
-            turn.sends.append(Refused(reader, _queue_full(len(pool.queue), pool.queue.max_tasks)))
+            turn.sends.append(Refused(reader, _queue_full(pool.queue.count(), pool.queue.max_tasks)))
             return
         pool.tasks[task.key] = task  # where the door has put it already
         task.row = pool.rows.take()
@@ -67,6 +67,7 @@ class Delivery:
         emit(task, Kind.ACCEPTED, None, turn)
         if task.not_before_ms > turn.now_ms:
             task.pending_reason = "start_delay"
+            pool.queue.delay(task)
             self.pool.deadlines.arm(task, turn)
         else:
             self.pool.assignment.route(task, turn)
@@ -242,6 +243,7 @@ class Delivery:
         task.retries += 1
         task.paced = True
         self._pend(task, fault, delay, turn)
+        self.pool.queue.delay(task)
         self.pool.deadlines.arm(task, turn)
 
     def _pend(self, task: Task, fault: Fault, delay_ms: int, turn: Turn) -> None:

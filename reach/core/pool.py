@@ -124,9 +124,9 @@ class Pool:
             ev.Subscribed: self._subscribed,
             ev.Unsubscribed: self._unsubscribed,
             ev.Credited: self._credited,
-            ev.Arrived: self._arrived,
+            ev.Arrived: self.assignment.arrived,
             ev.Refuted: lambda event, turn: self.delivery.refute(event.task, event.fault, turn),
-            ev.Respecified: self._respecified,
+            ev.Respecified: self.assignment.respecified,
             ev.Reworded: self.fleet.reworded,
             ev.RowTaken: lambda event, turn: self.delivery.undo(event.task, turn),
         }
@@ -371,6 +371,10 @@ class Pool:
         task = event.reader.task
         if task is not None and task.log is not None:
             self.dirty[id(task)] = task
+
+    def waiting(self) -> list[Task]:
+        """Its tasks that wait for an instance, or for their time to come."""
+        return [*self.queue, *self.queue.delayed()]
 
     def hand_over(self, task: Task, to: Pool) -> None:
         """Gives a waiting task to another pool; that pool goes on when it hears of it (`Arrived`)."""

@@ -26,13 +26,18 @@ Kind = Requirement | tuple[Requirement, str]
 class WaitQueue:
     """Tasks that wait for an instance."""
 
-    __slots__ = ("_apart", "_count", "_queues", "_waiting", "bytes", "max_bytes", "max_tasks")
+    __slots__ = (
+        "_apart", "_count", "_delayed", "_delayed_bytes", "_queues", "_waiting", "bytes", "max_bytes", "max_tasks",
+    )  # fmt: skip
 
     def __init__(self, max_tasks: int = MAX_TASKS, max_bytes: int = MAX_BYTES) -> None:
         self._queues: dict[Kind, list[Entry]] = {}
         self._waiting: dict[int, Task] = {}
         self._apart: dict[int, str] = {}
         """What those that do not just wait for anybody wait for."""
+        self._delayed: dict[int, Task] = {}
+        """Those whose time has not come: they stand in no queue, and take room like those that do."""
+        self._delayed_bytes = 0
         self._count = 0
         self.bytes = 0
         self.max_tasks = max_tasks
@@ -46,7 +51,11 @@ class WaitQueue:
 
     def has_room(self, size: int) -> bool:
         """Whether one more task of `size` bytes may be accepted."""
-        return len(self._waiting) < self.max_tasks and self.bytes + size <= self.max_bytes
+        return self.count() < self.max_tasks and self.bytes + self._delayed_bytes + size <= self.max_bytes
+
+    def count(self) -> int:
+        """How many take room."""
+        return len(self._waiting) + len(self._delayed)
 
     def waits(self, requirement: Requirement) -> bool:
         """Whether somebody waits with this requirement: then nobody may overtake by not waiting."""
@@ -60,6 +69,21 @@ class WaitQueue:
     def waits_for(self, task: Task) -> str:
         """What a task waits for; empty: for anybody."""
         return self._apart.get(id(task), "")
+
+    def delay(self, task: Task) -> None:
+        """Takes in a task whose time has not come; `undelay` or `remove` takes it out."""
+        if id(task) not in self._delayed:
+            self._delayed[id(task)] = task
+            self._delayed_bytes += task.size
+
+    def undelay(self, task: Task) -> None:
+        """The time of a task has come."""
+        if self._delayed.pop(id(task), None) is not None:
+            self._delayed_bytes -= task.size
+
+    def delayed(self) -> list[Task]:
+        """Those whose time has not come."""
+        return list(self._delayed.values())
 
     def push(self, task: Task, waits_for: str = "") -> None:
         """Adds a task. It keeps its place by the time it was accepted, also when it comes back.
@@ -84,6 +108,8 @@ class WaitQueue:
 
     def remove(self, task: Task) -> bool:
         """Takes a task out wherever it is; its entry is dropped when it comes up. False if it does not wait."""
+        if self._delayed:
+            self.undelay(task)
         if self._waiting.pop(id(task), None) is None:
             return False
         self.bytes -= task.size

@@ -117,6 +117,7 @@ def _wait_again(pool: Pool, task: Task, failure: FailureRow | None, turn: Turn) 
     elif task.start_delay_ms:
         task.not_before_ms = task.accepted_ms + task.start_delay_ms
     if task.not_before_ms > turn.now_ms:
+        pool.queue.delay(task)
         pool.deadlines.arm(task, turn)
     else:
         pool.assignment.route(task, turn)

@@ -33,15 +33,17 @@ def check_task(pool: Pool, task: Task) -> None:
     if task.state is TaskState.PENDING:
         assert task.instance is None, task
         assert task in pool.queue or task.timer_slot, f"{task} is forgotten"
+        assert (task in pool.queue) is not (task in pool.queue.delayed()), f"{task} takes no room, or twice"
     elif task.state >= FIRST_TERMINAL:
         assert task.instance is None, task
         assert task not in pool.queue, task
+        assert task not in pool.queue.delayed(), task
         assert not task.timer_slot, task
     else:
         assert task.instance is not None, task
         assert task.instance.running.get(task.key) is task, task
         assert task.instance_id == task.instance.instance_id, task
-        assert task not in pool.queue, task
+        assert task not in pool.waiting(), task
         assert task.timer_slot, f"{task} has no deadline"
         assert task.attempt > 0, task
     if not task.volatile:
@@ -125,6 +127,7 @@ def check_admission(pool: Pool) -> None:
 def check_queue(pool: Pool) -> None:
     """Nobody waits that could go: whoever is first finds no instance."""
     assert pool.queue.bytes == sum(task.size for task in pool.queue)
+    assert pool.queue._delayed_bytes == sum(task.size for task in pool.queue.delayed())
     for head in pool.queue.heads():
         if not head.session:
             verdict = pool.router.undisturbed(partial(pool.assignment.decide, head))

@@ -3,8 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reach.core import effects as fx
 from reach.core.model import Requirement, Task
 from reach.core.queue import AGEING_MS_PER_STEP, WaitQueue
+from reach.errors import Reason
+from tests.core.harness import Shell
 
 ONE, OTHER = Requirement(capability="one"), Requirement(capability="other")
 
@@ -166,3 +169,15 @@ def test_the_queue_equals_a_sorted_list(acts):
         assert bool(queue) is bool(plain)
         assert queue.bytes == sum(one.size for one in plain)
         assert all((one in queue) is (one in plain) for one in made)
+
+
+def test_DLV_9_what_waits_for_its_time_takes_room_too():
+    shell = Shell(queue=WaitQueue(max_tasks=2))
+    shell.submit("delayed", start_delay_ms=1_000)
+    shell.submit("waits")
+    assert shell.pool.queue.count() == 2
+    refused = shell.reader()
+    shell.submit("too much", refused)
+    assert [send.fault.reason for send in shell.sends if isinstance(send, fx.Refused)] == [Reason.QUEUE_FULL]
+    shell.advance(1_500)
+    assert (shell.pool.queue.count(), len(shell.pool.queue.delayed())) == (2, 0)
