@@ -100,7 +100,7 @@ class Delivery:
         if known.spec != task.spec and not self.pool.same_content(known.spec, task.spec):
             message = f"task id {task.task_id!r} is taken by a task with other content"
             fault = Fault(ErrorClass.INVALID_REQUEST, Reason.TASK_ID_REUSED, message, {"task_id": task.task_id})
-            turn.sends.append(Refused(reader, fault))
+            turn.sends.append(Refused(reader, fault, known, task.spec))
             return
         if reader.interest != Interest.OUTCOME:
             turn.sends.append(Accepted(reader, known, True))
@@ -125,7 +125,7 @@ class Delivery:
         elif reader.interest == Interest.EVENTS and reader.after > task.sequence:
             message = f"task {task.task_id!r} has no event {reader.after}; its last is {task.sequence}"
             fault = Fault(ErrorClass.INVALID_REQUEST, Reason.SEQUENCE_OUT_OF_RANGE, message)
-            turn.sends.append(Refused(reader, fault))
+            turn.sends.append(Refused(reader, fault, task))
         elif reader.interest == Interest.EVENTS and task.outcome is not None and reader.after == task.sequence:
             reader.task = task
             turn.sends.append(Events(reader, task, []))  # it has had them all, the last one too
@@ -366,6 +366,8 @@ class Delivery:
         pool.dirty.pop(id(task), None)
         for reader in task.waiters or ():
             turn.sends.append(Accepted(reader, task, False))
+        for reader in task.log.readers if task.log is not None else ():
+            turn.sends.append(Events(reader, task, []))
 
 
 def outcome_row(task: Task, shard: int, outcome: Outcome) -> OutcomeRow:

@@ -185,11 +185,15 @@ class Accepted:
 class Refused:
     """Answer to any request: it is refused."""
 
-    __slots__ = ("fault", "reply")
+    __slots__ = ("fault", "reply", "spec", "task")
 
-    def __init__(self, reply: Any, fault: Fault) -> None:
+    def __init__(self, reply: Any, fault: Fault, task: Task | None = None, spec: bytes | None = None) -> None:
         self.reply = reply
         self.fault = fault
+        self.task = task
+        """The task that stands against it, if one does."""
+        self.spec = spec
+        """What was submitted, if that is what is refused because of `task`."""
 
 
 class Done:

@@ -182,9 +182,10 @@ class Pool:
     # -- what agents say ----------------------------------------------------------------------------------------------
 
     def find(self, tenant: str, task_id: str) -> Task | None:
-        """A task of this pool; those of others are none of its agents' business."""
+        """A task of this pool; those of others are none of its agents' business, and one without a row is not taken in
+        yet, or is undone."""
         task = self.tasks.get((tenant, task_id))
-        return task if task is not None and task.pool is self else None
+        return task if task is not None and task.pool is self and task.row > 0 else None
 
     def _current(self, event: ev.AttemptEvent, turn: Turn) -> Task | None:
         """The task an agent speaks of, if it speaks of the current attempt; else the agent is told."""
@@ -381,14 +382,3 @@ class Pool:
         self.queue.remove(task)
         self.wheel.disarm(task)
         task.pool = to
-
-    def _arrived(self, event: ev.Arrived, turn: Turn) -> None:
-        if event.task.state is TaskState.PENDING:
-            self.assignment.route(event.task, turn)
-
-    def _respecified(self, event: ev.Respecified, turn: Turn) -> None:
-        if event.task in self.queue:
-            self.queue.remove(event.task)
-            event.task.requirement = event.requirement
-            self.queue.push(event.task)
-            self.slot_freed = True

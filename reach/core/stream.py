@@ -92,7 +92,7 @@ AT_END = (Interest.OUTCOME, Interest.ANSWER)
 class Reader:
     """Somebody who follows a task. `sink` and `reference` mean nothing to the core."""
 
-    __slots__ = ("after", "credit", "interest", "reference", "sink", "task")
+    __slots__ = ("after", "credit", "interest", "reads", "reference", "sink", "task")
 
     def __init__(self, sink: Any, reference: int, interest: int, after: int = 0) -> None:
         self.sink = sink
@@ -100,6 +100,8 @@ class Reader:
         self.interest = interest
         self.after = after
         self.credit = READER_CREDIT
+        self.reads = False
+        """It has submitted nothing, and only reads what another one did."""
         self.task: Task | None = None
         """What it reads; set by the pool."""
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from reach.core.effects import Welcome
 from reach.core.model import Fault, Instance, Task
+from reach.core.stream import Reader
 from reach.errors import Reason
 
 
@@ -77,3 +78,11 @@ class Reply(Protocol):
 
     def refused(self, fault: Fault) -> None:
         """It is refused."""
+
+
+def refuse(reply: Any, fault: Fault) -> None:
+    """Tells whoever asked, in the way they listen."""
+    if isinstance(reply, Reader):
+        reply.sink.refused(reply, fault)
+    elif reply is not None:
+        reply.refused(fault)

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from reach.core import effects as fx
 from reach.core.directory import Directory
-from reach.core.events import Joined, RowTaken
-from reach.core.model import Fault, PoolKey, Task
+from reach.core.events import Joined
+from reach.core.model import Fault, PoolKey, Task, TaskState
 from reach.core.pool import STALLED_MS, Pool
 from reach.core.rows import RowNumbers
 from reach.core.sifting import ANYBODY
-from reach.core.stream import Interest, Reader
+from reach.errors import ErrorClass, Reason
+from reach.runtime.agents import refuse
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
 from reach.runtime.level_1 import LevelOne
@@ -27,6 +28,7 @@ from reach.runtime.pools import Codec, Pools
 from reach.runtime.rules import look_again, resolve_waiting
 from reach.runtime.settings import Settings
 from reach.runtime.shard import Shard
+from reach.runtime.taken import TAKEN, ask_again, undo
 from reach.runtime.wake import WakeHooks
 from reach.runtime.writer import Writer
 from reach.store.base import Journal, StoreError
@@ -35,14 +37,10 @@ log = logging.getLogger(__name__)
 
 TICK_MS = 250
 """How often we look whether time went by without us."""
-
-
 LOOK_AGAIN_S = 0.25
 """How long tasks that wait in vain in a pool may have to wait for a look at the others, so that many that register are
 one reason to look."""
-
-TAKEN = -1
-"""The row of a task whose id the journal has given to another: it is undone, and nobody hears of it."""
+AT_WORK = (TaskState.DELIVERED, TaskState.RUNNING, TaskState.WAITING)
 
 
 class Notes(Protocol):
@@ -99,7 +97,7 @@ class Host(Pools):
             fx.DropLink: lambda e: e.link.drop(),
             fx.DrainLink: lambda e: e.link.drain(e.deadline_ms),
             fx.Accepted: self._accepted,
-            fx.Refused: lambda e: refuse(e.reply, e.fault),
+            fx.Refused: self._refused,
             fx.Done: self._done,
             fx.Events: self._events,
             fx.Ended: self._ended,
@@ -176,28 +174,18 @@ class Host(Pools):
     def perform(self, turn: fx.Turn, taken: list[int]) -> None:
         """Sends what a turn asks for, once it is durable."""
         acts = self._acts
-        for send in self._without(turn, set(taken)) if taken else turn.sends:
+        if taken:
+            undo(self, turn, taken)
+        for send in turn.sends:
             try:
                 acts[type(send)](send)
             except Exception:
                 log.exception("a send failed: %s", type(send).__name__)
 
-    def _without(self, turn: fx.Turn, taken: set[int]) -> Iterator[Any]:
-        """The sends but for those of tasks whose id the journal has given to another: these are undone, and who asked
-        is told."""
-        for task in turn.accepted:
-            if task.row in taken:
-                task.row = TAKEN
-                self.post(task.pool, RowTaken(task))
-        for send in turn.sends:
-            of: Task | None = getattr(send, "task", None)
-            if of is None or of.row != TAKEN or (type(send) is fx.Accepted and send.reply.interest != Interest.ANSWER):
-                yield send
-
     def _accepted(self, effect: fx.Accepted) -> None:
         task, reader = effect.task, effect.reply
         if task.row == TAKEN:
-            self.past.answer(reader, task.tenant, task.task_id, task.spec)
+            ask_again(self, effect, task)
         else:
             reader.sink.accepted(reader, task, effect.state, effect.deduplicated)
 
@@ -210,7 +198,9 @@ class Host(Pools):
                 link.offer(task, offer.instance, trace)
 
     def _events(self, effect: fx.Events) -> None:
-        if effect.task.row != TAKEN:
+        if effect.task.row == TAKEN:
+            ask_again(self, effect, effect.task)
+        else:
             effect.reader.sink.events(effect.reader, effect.task, effect.events)
 
     def _acknowledge(self, effect: fx.Acknowledge) -> None:
@@ -222,14 +212,31 @@ class Host(Pools):
             effect.link.refuse(effect.tenant, effect.task_id, effect.attempt, effect.fault)
 
     def _grant(self, effect: fx.GrantEffect) -> None:
+        """Permission is worth what holds when it leaves: while its commit ran, the attempt may have been given up."""
+        task, fault = self.tasks.get((effect.tenant, effect.task_id)), effect.fault
+        if fault is None and (task is None or task.attempt != effect.attempt or task.state not in AT_WORK):
+            message = f"attempt {effect.attempt} of task {effect.task_id!r} is over"
+            fault = Fault(ErrorClass.INVALID_REQUEST, Reason.STALE_ATTEMPT, message)
         if effect.link is not None:
-            effect.link.grant(effect.tenant, effect.task_id, effect.attempt, effect.effect, effect.fault)
+            effect.link.grant(effect.tenant, effect.task_id, effect.attempt, effect.effect, fault)
+
+    def _refused(self, effect: fx.Refused) -> None:
+        if effect.task is not None and effect.task.row == TAKEN:
+            ask_again(self, effect, effect.task)
+        else:
+            refuse(effect.reply, effect.fault)
 
     def _done(self, effect: fx.Done) -> None:
-        if effect.reply is not None:
+        value = effect.value
+        if isinstance(value, Task) and value.row == TAKEN:
+            ask_again(self, effect, value)
+        elif effect.reply is not None:
             effect.reply.done(effect.value)
 
     def _ended(self, effect: fx.Ended) -> None:
+        if effect.task.row == TAKEN:
+            ask_again(self, effect, effect.task)
+            return
         for reader in effect.readers:
             reader.sink.ended(reader, effect.task)
         if effect.first:
@@ -330,11 +337,3 @@ class Host(Pools):
             await self.committer.drain()
         self.committer.stop()
         self._reads.shutdown(wait=True)
-
-
-def refuse(reply: Any, fault: Fault) -> None:
-    """Tells whoever asked, in the way they listen."""
-    if isinstance(reply, Reader):
-        reply.sink.refused(reply, fault)
-    elif reply is not None:
-        reply.refused(fault)

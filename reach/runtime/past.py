@@ -85,6 +85,8 @@ class Past:
             self._find(question.tenant, question.task_id, lambda found: self._tell_agent(question, found))
 
     def _tell_caller(self, question: AskJournal, found: StoredTask | Fault | None) -> None:
+        if question.reply is None:
+            return  # a caller that left cancelled it
         if isinstance(found, Fault):
             question.reply.refused(found)
         elif found is None or found.outcome is None:

@@ -128,6 +128,7 @@ class Reach:
 
     def subscribe(self, tenant: str, task_id: str, reader: Reader) -> None:
         """Reads a task from the position that the reader has."""
+        reader.reads = True
         self._hurry((tenant, task_id))
         host = self.host
         pool = self._pool_of(tenant, task_id)
@@ -168,13 +169,12 @@ class Reach:
         return self.host.past.task_of(found)
 
     def _live(self, key: TaskKey, stored: StoredTask | None) -> Task | None:
-        """A task that is in memory. While the store takes nothing, what it does not have has not happened yet."""
+        """A task that is in memory, unless memory is ahead: what the store does not have has not happened yet, for it
+        may still be undone; and of an id that turns out to be taken the store knows the truth."""
         task = self.host.tasks.get(key)
-        if task is not None and not task.row:
-            return None  # not taken in yet
-        if task is None or task.volatile or self.host.committer.held is None:
-            return task
-        if stored is None or (stored.outcome is None and task.state >= FIRST_TERMINAL):
+        if task is None or task.volatile:
+            return task if task is not None and task.row else None
+        if stored is None or stored.task.row != task.row or (stored.outcome is None) is (task.state >= FIRST_TERMINAL):
             return None
         return task
 

@@ -1,0 +1,115 @@
+"""An id that the journal has given to a task before, which is no longer in memory (DLV-3): all that is answered in the
+moment before the commit tells so is answered from the journal instead. Found by the simulation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from reach.core.stream import Interest
+from reach.errors import Reason
+from tests.runtime.hosts import Shell, message_of
+
+FIRST = "cancelled: first"
+HAD_ALL: list[tuple[int, str, None]] = []
+
+
+@pytest.fixture
+async def shell():
+    """A host whose journal has the task "t", which was cancelled, and whose memory does not know it."""
+    before = Shell()
+    before.submit("t", Interest.OUTCOME)
+    before.cancel("t", "first")
+    await before.stop()
+    made = Shell(before.journal)
+    yield made
+    await made.stop()
+
+
+async def test_DLV_3_a_reader_of_events_begins_at_the_beginning(shell):
+    reader = shell.submit("t", Interest.EVENTS)
+    await shell.settle()
+    assert shell.heard(reader) == [("accepted", True), ("events", [(1, "GAP", (1, 1)), (2, "COMPLETE", None)])]
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("interest", [Interest.OUTCOME, Interest.ANSWER])
+async def test_DLV_1_a_cancel_is_told_how_it_ended_first(shell, interest, later):
+    """`later`: it is stepped after the commit that tells that the id is taken has begun."""
+    reader = shell.submit("t", interest)
+    if later:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert shell.writer.work
+    shell.cancel("t", "second")
+    await shell.settle()
+    assert (0, "cancelled", FIRST) in shell.said
+    assert [detail for what, detail in shell.heard(reader) if what == "ended"] == [FIRST]
+
+
+async def test_STR_2_who_resumes_at_the_end_has_had_all(shell):
+    shell.submit("t", Interest.ACCEPTANCE)
+    reader = shell.subscribe("t", Interest.EVENTS, after=2)
+    await shell.settle()
+    assert shell.heard(reader) == [("events", HAD_ALL)]
+
+
+@pytest.mark.parametrize("text", ["", "something else"])
+@pytest.mark.parametrize("after", [0, 1])
+async def test_who_only_reads_is_answered_too(shell, after, text):
+    """After 1 there was nothing to tell of the task that is undone. Whatever others asked for by that id."""
+    shell.submit("t", Interest.ACCEPTANCE, text)
+    events = shell.subscribe("t", Interest.EVENTS, after)
+    outcome = shell.subscribe("t", Interest.OUTCOME)
+    await shell.settle()
+    (told,) = [detail for what, detail in shell.heard(events) if what == "events"]
+    assert told[-1] == (2, "COMPLETE", None)
+    assert ("ended", FIRST) in shell.heard(outcome)
+
+
+async def test_DLV_3_the_same_content_is_measured_by_the_task_that_stands(shell):
+    other = shell.submit("t", Interest.OUTCOME, "something else")
+    same = shell.submit("t", Interest.OUTCOME)
+    await shell.settle()
+    assert shell.heard(other) == [("refused", Reason.TASK_ID_REUSED)]
+    assert ("ended", FIRST) in shell.heard(same)
+
+
+async def test_a_reader_is_answered_once(shell):
+    readers = [shell.submit("t", interest) for interest in Interest]
+    shell.cancel("t", "second")
+    await shell.settle()
+    for reader in readers:
+        kinds = [what for what, _ in shell.heard(reader)]
+        assert len(kinds) == len(set(kinds)), kinds
+
+
+async def test_DLV_1_a_cancel_that_comes_before_the_task_does_not_end_it():
+    """In the same turn of the loop, by another stream."""
+    shell = Shell()
+    shell.cancel("t", "too early")
+    reader = shell.submit("t", Interest.EVENTS, capability="sing")
+    await shell.settle()
+    assert ("refused", Reason.TASK_NOT_FOUND) in [(what, detail) for _, what, detail in shell.said]
+    assert shell.heard(reader) == [("accepted", False), ("events", [(1, "ACCEPTED", None)])]
+    await shell.stop()
+
+
+async def test_DLV_1_a_read_tells_how_it_ended_first(shell):
+    shell.reads.held = True
+    look = asyncio.create_task(shell.reach.get_task("acme", "t"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    shell.submit("t", Interest.ACCEPTANCE)
+    shell.cancel("t", "second")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    shell.reads.go()
+    assert message_of(await look) == FIRST
+
+
+async def test_a_caller_that_left_cancels_what_nobody_knows(shell, caplog):
+    shell.reach.cancel("acme", "unknown", "the caller is gone", None)
+    await shell.settle()
+    assert not caplog.records
