@@ -269,6 +269,9 @@ class AttachStream:
         if is_cut(beat.status):
             self.services.metrics.status_cut()
         self._post(link, ev.Beat(instance, read_status(beat.status), self._down, beat.last_frame))
+        if instance.link is not link:
+            # A hello of an earlier stream came later than the one of this: the instance is taken to be there.
+            self.say(resync=True)
 
     def _accept(self, link: AttachLink, instance: Instance, accept: attempt_pb2.AttemptAccept) -> None:
         self._post(link, taken_up(instance, link.tenant, accept))

@@ -387,3 +387,24 @@ async def test_the_server_says_what_it_is_and_what_is_not_built_yet(stubs, node)
     assert (info.principal.tenant, info.principal.app_id) == ("default", "local")
     call = stubs.dispatch.SendInput(pb.SendInputRequest(task_id="t"))
     assert (await refusal(call))[:2] == (grpc.StatusCode.UNIMPLEMENTED.name, "NOT_IMPLEMENTED")
+
+
+async def test_HAZARD_4_a_hello_that_comes_late_takes_no_instance_away(stubs, caller):
+    """Sent on a stream that the agent gave up, and delivered after the hello on its next one."""
+    former, agent = AgentByHand(stubs), AgentByHand(stubs)
+    agent.boot_id = former.boot_id
+    agent_id = unique("late")
+    await agent.join(agent_id, instance_id=agent_id, ready=True)
+    await former.join(agent_id, instance_id=agent_id, ready=True)
+    await former.close()
+    beat = {"link": 1, "status": {}, "last_frame": len(agent.frames)}
+    async with asyncio.timeout(20):
+        while not any(frame.resync for frame in agent.frames):
+            await agent.send(beats=[beat])
+            await asyncio.sleep(0.02)
+    await agent.join(agent_id, instance_id=agent_id, ready=True)
+    task_id = unique("task")
+    await caller.submit(1, "INTEREST_OUTCOME", task_id=task_id, selector={"instance_id": agent_id})
+    await agent.serve(await agent.next("offers"), "done")
+    assert (await caller.complete(task_id)).output.text == "done"
+    await agent.close()
