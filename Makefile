@@ -9,7 +9,7 @@ BUF_VERSION := 1.75.0
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints services gen gen-check golden buf-check lint format types test demo bench ci clean
+.PHONY: help setup constraints services gen gen-check golden buf-check lint format types test sim demo bench ci clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,11 @@ types: $(STAMP) ## Check the types (mypy, strict)
 
 test: $(STAMP) ## Run all tests; ARGS="-k retry -x" goes to pytest
 	@$(BIN)/pytest -q $(ARGS)
+
+SEEDS ?= 1000
+
+sim: $(STAMP) ## Simulate faults; SEEDS=1000 histories, or SEED=7 for one, again; ARGS="--seconds 60" etc.
+	@$(BIN)/python -m reach.testing.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
 
 ci: lint types gen-check buf-check test ## Everything CI runs
 

@@ -1,0 +1,71 @@
+"""`python -m reach.testing.sim`: runs histories and tells of the first that goes wrong."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+from reach.testing.sim.run import Verdict, explain, run_seed, run_seeds
+
+BATCH = 50
+"""Seeds that a process takes at a time."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code: 0 if nothing was wrong, 1 if a history violates an invariant."""
+    parser = argparse.ArgumentParser(prog="python -m reach.testing.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1_000, help="how many histories (default: 1000)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--seconds", type=float, help="stop after so many seconds of real time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one for each core)")
+    parser.add_argument("--story", action="store_true", help="tell all that happens in the first history, and stop")
+    chosen = parser.parse_args(arguments)
+    if chosen.story:
+        verdict = run_seed(chosen.first, lines=1_000_000, full=True)
+        print(verdict.story)
+        return 1 if verdict.violations else 0
+    return _many(chosen.first, chosen.seeds, chosen.seconds, chosen.jobs)
+
+
+def _many(first: int, seeds: int, seconds: float | None, jobs: int) -> int:
+    began = time.monotonic()
+    deadline = began + seconds if seconds is not None else None
+    count, tasks, virtual = 0, 0, 0.0
+    failed: list[Verdict] = []
+    for verdict in _verdicts(range(first, first + seeds), deadline, jobs):
+        count, tasks, virtual = count + 1, tasks + verdict.tasks, virtual + verdict.seconds
+        if not verdict.ok:
+            failed.append(verdict)
+            if len(failed) == 1:
+                print(explain(verdict))
+            else:
+                print(f"seed {verdict.seed} violates {verdict.violations[0]}")
+    took = time.monotonic() - began
+    print(
+        f"{count} histories ({first} … {first + count - 1}), {tasks} tasks, {virtual / 3_600:.1f} hours of virtual time"
+        f" in {took:.1f} s: {count / max(took, 1e-9):.1f} a second. {len(failed)} with violations."
+    )
+    return 1 if failed else 0
+
+
+def _verdicts(seeds: range, deadline: float | None, jobs: int) -> Iterator[Verdict]:
+    if jobs <= 1 or len(seeds) <= BATCH:
+        yield from run_seeds(seeds, deadline)
+        return
+    batches = [seeds[at : at + BATCH] for at in range(0, len(seeds), BATCH)]
+    with ProcessPoolExecutor(jobs) as pool:
+        for verdicts in pool.map(_batch, batches, [deadline] * len(batches)):
+            yield from verdicts
+
+
+def _batch(seeds: range, deadline: float | None) -> list[Verdict]:
+    """In another process; the clock is the same one on each."""
+    return list(run_seeds(seeds, deadline))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""Virtual time: a loop that never sleeps, processes on it that can stand still or die, and the threads of a journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextvars import Context
+from heapq import heappop, heappush
+from random import Random
+from typing import Any
+
+from reach.runtime.clock import Clock
+from reach.runtime.writer import Work
+
+Callback = Callable[..., object]
+
+WALL_EPOCH_MS = 1_800_000_000_000
+"""What the wall clock shows when a simulation begins."""
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop without I/O: where another one would sleep, its clock leaps to the next timer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        """Seconds since the simulation began."""
+        self._turn: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._number = 0
+
+    def time(self) -> float:
+        """See `now`."""
+        return self.now
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callback, *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """See AbstractEventLoop."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._turn.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callback, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """See AbstractEventLoop."""
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callback, *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """See AbstractEventLoop. Of two timers for the same moment the one that was set first comes first."""
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._number += 1
+        heappush(self._timers, (when, self._number, handle))
+        return handle
+
+    def run_until(self, at: float) -> None:
+        """Runs until a time, or until `stop`."""
+        timer = self.call_at(at, self.stop)
+        self.run_forever()
+        timer.cancel()
+
+    def _run_once(self) -> None:
+        """One turn: what is ready, with the timers that are due; if there is nothing, the next timer is."""
+        timers, turn = self._timers, self._turn
+        while timers and timers[0][2].cancelled():
+            heappop(timers)
+        if not turn:
+            if not timers:
+                raise RuntimeError("the simulation stands still: nothing is scheduled any more")
+            self.now = max(self.now, timers[0][0])
+        while timers and timers[0][0] <= self.now:
+            turn.append(heappop(timers)[2])
+        for _ in range(len(turn)):
+            handle = turn.popleft()
+            if not handle.cancelled():
+                handle._run()  # noqa: SLF001 - as each loop does
+
+    def _process_events(self, event_list: Any) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+
+class Job:
+    """Something a process has to do (`asyncio.Handle` as far as it is used)."""
+
+    __slots__ = ("arguments", "callback", "handle")
+
+    def __init__(self, callback: Callback, arguments: tuple[Any, ...]) -> None:
+        self.callback: Callback | None = callback
+        self.arguments = arguments
+        self.handle: asyncio.Handle | None = None
+
+    def cancel(self) -> None:
+        """It is not to be done any more."""
+        self.callback = None
+        if self.handle is not None:
+            self.handle.cancel()
+
+
+class Process:
+    """The loop as one process has it. What it has to do waits while it stands still, and is lost when it dies."""
+
+    def __init__(self, loop: VirtualLoop, random: Random) -> None:
+        self._loop = loop
+        self._random = random
+        self.dead = False
+        self.paused_until = 0.0
+        self._late: list[Job] = []
+
+    def time(self) -> float:
+        """See VirtualLoop."""
+        return self._loop.now
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future of the loop itself, so that its tasks can wait for it."""
+        return self._loop.create_future()
+
+    def call_soon(self, callback: Callback, *arguments: Any) -> Job:
+        """In the next turn."""
+        job = Job(callback, arguments)
+        job.handle = self._loop.call_soon(self._run, job)
+        return job
+
+    def call_later(self, delay: float, callback: Callback, *arguments: Any) -> Job:
+        """After `delay` seconds."""
+        job = Job(callback, arguments)
+        job.handle = self._loop.call_later(delay, self._run, job)
+        return job
+
+    def call_soon_threadsafe(self, callback: Callback, *arguments: Any) -> Job:
+        """From one of its threads: that takes a moment, in which the process can die."""
+        return self.call_later(self._random.choice((0.0, 0.0, 0.0005, 0.02)), callback, *arguments)
+
+    def run_in_executor(self, executor: Executor, function: Callback, *arguments: Any) -> asyncio.Future[Any]:
+        """See `Reads`."""
+        return asyncio.wrap_future(executor.submit(function, *arguments), loop=self._loop)
+
+    def pause(self, seconds: float) -> None:
+        """Stands still: a long collection of garbage, SIGSTOP, a machine that swaps."""
+        until = self._loop.now + seconds
+        if not self.dead and until > self.paused_until:
+            self.paused_until = until
+            self._loop.call_at(until, self._go_on)
+
+    def wake(self) -> None:
+        """Goes on at once, if it stands still."""
+        if self.paused_until:
+            self.paused_until = self._loop.now
+            self._loop.call_soon(self._go_on)
+
+    def die(self) -> None:
+        """Ends at once, with all that it had to do."""
+        self.dead = True
+        self._late.clear()
+
+    def _run(self, job: Job) -> None:
+        if self.dead:
+            return
+        if self._loop.now < self.paused_until:
+            self._late.append(job)
+        elif job.callback is not None:
+            job.callback(*job.arguments)
+
+    def _go_on(self) -> None:
+        if self._loop.now < self.paused_until:
+            return
+        self.paused_until = 0.0
+        late, self._late = self._late, []
+        for job in late:
+            self._run(job)
+
+
+class VirtualClock(Clock):
+    """The clocks of one process. The wall clock leaps when the world says so; the other one never does."""
+
+    def __init__(self, loop: VirtualLoop, random: Random, wall: WallClock) -> None:
+        self._loop = loop
+        self._random = random
+        self._wall = wall
+        self._base_ms = random.randrange(1, 1 << 40)
+
+    def now_ms(self) -> int:
+        """See Clock."""
+        return self._base_ms + int(self._loop.now * 1_000)
+
+    def wall_ms(self) -> int:
+        """See Clock."""
+        return self._wall.now_ms()
+
+    def seed(self) -> int:
+        """See Clock."""
+        return self._random.getrandbits(64)
+
+    def new_id(self) -> str:
+        """See Clock."""
+        return f"{self._random.getrandbits(128):032x}"
+
+
+class WallClock:
+    """The wall clock of the machine: anybody may set it."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, as it is set now."""
+        return WALL_EPOCH_MS + int(self._loop.now * 1_000) + self.ahead_ms
+
+
+class VirtualWriter:
+    """The writer thread of a process (`runtime.writer.Writer`): it does not wait for the loop of its process, and what
+    it has not begun when the process dies is never done."""
+
+    def __init__(self, loop: VirtualLoop, process: Process, latency: Callable[[], float]) -> None:
+        self._loop = loop
+        self._process = process
+        self._latency = latency
+        self._work: list[Work] = []
+
+    def put(self, work: Work) -> None:
+        """See Writer."""
+        self._work.append(work)
+        if len(self._work) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._loop.call_later(self._latency(), self._do)
+
+    def _do(self) -> None:
+        if self._process.dead:
+            return
+        self._work[0]()
+        del self._work[0]
+        if self._work:
+            self._begin()
+
+    def stop(self) -> None:
+        """See Writer. Does at once what is left."""
+        while self._work:
+            self._work.pop(0)()
+
+    def flush(self) -> None:
+        """The process dies in the middle: what was on its way to the disk arrives there, and nobody hears of it."""
+        if self._work:
+            self._work[0]()
+
+
+class VirtualReads(Executor):
+    """The thread in which a process reads its journal: one read after the other, each takes a while."""
+
+    def __init__(self, loop: VirtualLoop, process: Process, latency: Callable[[], float]) -> None:
+        self._loop = loop
+        self._process = process
+        self._latency = latency
+        self._free_at = 0.0
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **names: Any) -> Future[Any]:
+        """See Executor."""
+        future: Future[Any] = Future()
+        self._free_at = max(self._free_at, self._loop.now) + self._latency()
+        self._loop.call_at(self._free_at, self._read, future, function, arguments)
+        return future
+
+    def _read(self, future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        if self._process.dead:
+            return
+        try:
+            result, error = function(*arguments), None
+        except Exception as failure:  # noqa: BLE001 - the future carries it, as those of other executors do
+            result, error = None, failure
+        self._process.call_later(self._latency(), self._tell, future, result, error)
+
+    def _tell(self, future: Future[Any], result: Any, error: Exception | None) -> None:
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)

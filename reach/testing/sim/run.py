@@ -1,0 +1,73 @@
+"""Runs histories: one by its seed, or many, on several cores."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from reach.testing.sim.checker import Violation
+from reach.testing.sim.world import World
+
+
+class Verdict(NamedTuple):
+    """What became of one history."""
+
+    seed: int
+    violations: list[Violation]
+    story: str
+    """What happened before the first violation; empty if there was none."""
+    tasks: int
+    seconds: float
+    """Virtual time."""
+
+    @property
+    def ok(self) -> bool:
+        """Nothing was wrong."""
+        return not self.violations
+
+
+def run_seed(seed: int, *, lines: int = 150, full: bool = False) -> Verdict:
+    """One history. The same seed is the same history, each time.
+
+    Args:
+        seed: Which one.
+        lines: How much of the story is told if something was wrong.
+        full: Tell the story of all tasks, not only of the one that it is about; and also if nothing was wrong.
+    """
+    world = World(seed)
+    violations = world.run()
+    story = ""
+    if violations or full:
+        about = "" if full or not violations else violations[0].task_id
+        story = world.story.text(about, lines)
+    return Verdict(seed, violations, story, len(world.checker.tasks), world.loop.now)
+
+
+def run_seeds(seeds: Iterable[int], deadline: float | None = None) -> Iterator[Verdict]:
+    """One history after the other, until a time (`time.monotonic`). Garbage is collected between them only."""
+    collects = gc.isenabled()
+    gc.disable()
+    gc.collect()
+    gc.freeze()  # what is loaded by now need not be looked at again
+    try:
+        for number, seed in enumerate(seeds, 1):
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            yield run_seed(seed)
+            if number % 10 == 0:
+                gc.collect()
+    finally:
+        gc.unfreeze()
+        if collects:
+            gc.enable()
+
+
+def explain(verdict: Verdict) -> str:
+    """A violation as people read it."""
+    first = verdict.violations[0]
+    return (
+        f"seed {verdict.seed} violates {first.name}\n  {first.message}\n\n{verdict.story}\n\n"
+        f"again: make sim SEED={verdict.seed}   (or python -m reach.testing.sim --first {verdict.seed} --seeds 1)\n"
+    )

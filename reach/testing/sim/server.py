@@ -1,0 +1,207 @@
+"""The server: the real host in a process that can die, over a journal that outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from reach.core import effects as fx
+from reach.core import events as ev
+from reach.core.model import Task, TaskKey
+from reach.errors import ReachError
+from reach.runtime.host import Host
+from reach.runtime.idle_pools import IdlePools
+from reach.runtime.loading import restore
+from reach.runtime.reach_api import Reach, fault_of
+from reach.runtime.settings import Settings
+from reach.store.base import StoreError
+from reach.testing.sim.agent_door import AgentDoor, Report, event_of
+from reach.testing.sim.caller_door import CallerDoor
+from reach.testing.sim.checker import Checker
+from reach.testing.sim.faults import FaultyJournal
+from reach.testing.sim.link import ClientEnd, Network, Stream
+from reach.testing.sim.loop import Process, VirtualClock, VirtualLoop, VirtualReads, VirtualWriter, WallClock
+from reach.testing.sim.story import Story
+from reach.wire.codec import ProtoCodec
+from reach.wire.requests import TaskReader
+
+IDLE_SECONDS = 4.0
+"""How often pools that nobody needs are looked for (a minute in a node)."""
+READER = TaskReader()
+CODEC = ProtoCodec(READER)
+
+
+class Quiet:
+    """Hears of what operators would like to know (`runtime.host.Notes`), and counts it."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def noted(self, note: fx.Noted) -> None:
+        """See Notes."""
+        self.counts[note.kind] = self.counts.get(note.kind, 0) + 1
+
+    def ended(self, task: Task) -> None:
+        """See Notes."""
+
+    def began(self, task: Task) -> str:
+        """See Notes."""
+        return ""
+
+    def committed(self, rows: int, ms: float) -> None:
+        """See Notes."""
+
+
+class Server:
+    """One address; behind it one process after the other."""
+
+    def __init__(
+        self, loop: VirtualLoop, random: Random, checker: Checker, story: Story, settings: Settings, slow_disk: float
+    ) -> None:
+        self.loop = loop
+        self.random = random
+        self.checker = checker
+        self.story = story
+        self.wall = WallClock(loop)
+        self.journal = FaultyJournal(random, checker, story)
+        self.notes = Quiet()
+        self.doors: dict[CallerDoor | AgentDoor, None] = {}
+        self.process = Process(loop, random)
+        self.process.dead = True
+        self.starts = 0
+        self._settings = settings
+        self._slow_disk = slow_disk
+        self._writer: VirtualWriter | None = None
+        self._looking: dict[asyncio.Task[None], None] = {}
+        self.host: Host
+        self.reach: Reach
+
+    @property
+    def up(self) -> bool:
+        """Whether it can be reached."""
+        return not self.process.dead
+
+    def tell(self, what: str, *details: Any) -> None:
+        """A line of the story."""
+        self.story.tell("server", what, *details)
+
+    def start(self) -> None:
+        """A new process takes over what the journal holds."""
+        self.starts += 1
+        random = self.random
+        self.process = process = Process(self.loop, random)
+        writer = self._writer = VirtualWriter(self.loop, process, self._commit_time)
+        reads = VirtualReads(self.loop, process, lambda: 0.0005 + 0.01 * random.random() ** 3)
+        clock = VirtualClock(self.loop, random, self.wall)
+        before = asyncio._get_running_loop()  # noqa: SLF001 - the host asks for the loop that it runs on
+        asyncio._set_running_loop(process)  # type: ignore[arg-type]  # noqa: SLF001
+        try:
+            self.host = Host(self.journal, CODEC, self.notes, clock, self._settings, self._broken, writer, reads)
+            self.host.level_1.default_retry = READER.default_retry
+            restored = restore(self.host, self.journal.load())
+        finally:
+            asyncio._set_running_loop(before)  # noqa: SLF001
+        self.reach = Reach(self.host, "sim")
+        self.tell("starts (process {}), {} tasks go on", self.starts, restored)
+        self._drop_idle(IdlePools(self.host))
+
+    def _drop_idle(self, idle: IdlePools) -> None:
+        idle.drop()
+        self.process.call_later(IDLE_SECONDS, self._drop_idle, idle)
+
+    def _commit_time(self) -> float:
+        chance = self.random.random()
+        return 0.5 + chance if chance < self._slow_disk else 0.0005 + 0.005 * chance
+
+    def _broken(self, error: StoreError) -> None:
+        self.tell("ends: the store is broken ({})", error)
+        self.crash(torn=False)
+
+    def crash(self, *, torn: bool) -> None:
+        """The process dies at once. `torn`: a commit that is open becomes durable, and nobody hears of it."""
+        if not self.up:
+            return
+        self.tell("dies{}", ", in the middle of a commit" if torn else "")
+        if torn and self._writer is not None:
+            self._writer.flush()
+        self.process.die()
+        self.checker.server_died()
+        for look in list(self._looking):
+            look.cancel()
+        doors, self.doors = self.doors, {}
+        for door in doors:
+            if door.stream is not None:
+                door.stream.break_now()
+
+    def stop(self) -> None:
+        """Takes nothing new, says goodbye to streams, and ends when all is written."""
+        if not self.up:
+            return
+        self.tell("is asked to stop")
+        self.reach.stopping = True
+        self.process.call_later(self.random.random(), self._leave)
+
+    def _leave(self) -> None:
+        for door in list(self.doors):
+            door.end()
+        self.process.call_later(0.2, self._close)
+
+    def _close(self) -> None:
+        if self.host.committer.held is None and self._writer is not None:
+            self._writer.stop()
+        self.crash(torn=False)
+
+    # -- what the doors need ------------------------------------------------------------------------------------------
+
+    def connect(self, network: Network, client: Process, end: ClientEnd, door: AgentDoor | CallerDoor) -> Stream:
+        """Opens a stream to the process of now."""
+        stream = Stream(network, client, self.process, end, door)
+        door.stream = stream
+        self.doors[door] = None
+        return stream
+
+    @staticmethod
+    def read(tenant: str, spec: Any) -> tuple[Task, Any]:
+        """A request becomes a task."""
+        return READER.read(tenant, spec)
+
+    def look_up(self, tenant: str, task_id: str, answer: Callable[[Task | None], None]) -> None:
+        """GetTask."""
+
+        async def look() -> None:
+            try:
+                task = await self.reach.get_task(tenant, task_id)
+            except StoreError:
+                return
+            if self.process is process and not process.dead:
+                answer(task)
+
+        process = self.process
+        looking = self.loop.create_task(look())
+        self._looking[looking] = None
+        looking.add_done_callback(lambda done: self._looking.pop(done, None))
+
+    def drain(self, tenant: str, instance_id: str, *, undo: bool) -> None:
+        """An operator stops new work for an instance, or allows it again."""
+        try:
+            pool, instance = self.reach.instance(tenant, instance_id)
+        except ReachError:
+            return
+        self.reach.post(pool, ev.Drained(instance, 5_000, undo, None))
+
+    def report(
+        self, tenant: str, instance_id: str, boot: str, key: TaskKey, attempt: int, outcome: Any, reply: Any
+    ) -> None:
+        """ReportResult: an outcome by a call of its own."""
+        answered = outcome[0] in ("output", "folded")
+        back = Report(self, tenant, key, attempt, answered, reply)
+        try:
+            pool, instance = self.reach.instance(tenant, instance_id, boot)
+        except ReachError as error:
+            back.refused(fault_of(error))
+            return
+        event = event_of(instance, "result", *key, attempt, list(outcome))
+        event.reply = back
+        self.reach.post(pool, event)

@@ -1,0 +1,350 @@
+"""One history: a server, agents, callers, the faults between them, and the healing at the end."""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+from typing import Any
+
+from agentreach.v1 import task_pb2
+from reach.core.model import FIRST_TERMINAL, TaskKey
+from reach.core.stream import Interest
+from reach.runtime.settings import Settings
+from reach.testing.sim.agents import Agent
+from reach.testing.sim.attempts import Attempts
+from reach.testing.sim.audit import audit_bounds, audit_quiet
+from reach.testing.sim.callers import Caller
+from reach.testing.sim.checker import Checker, Violation
+from reach.testing.sim.faults import TROUBLES, Dice
+from reach.testing.sim.knobs import turned
+from reach.testing.sim.link import Network
+from reach.testing.sim.loop import VirtualLoop
+from reach.testing.sim.server import Server
+from reach.testing.sim.specs import TYPES, spec_of
+from reach.testing.sim.story import Story, TaskName
+from reach.testing.sim.work import Manners, Outcome
+
+HEAL_SECONDS = 900.0
+"""How long a healed world may take until all is quiet. Virtual time costs next to nothing."""
+LOOK_SECONDS = 2.0
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = Random(seed)
+        self.loop = VirtualLoop()
+        self.story = Story(self.loop)
+        self.checker = Checker(self._violated, self.loop.time)
+        self.dice = dice = Dice(self.random)
+        settings = Settings()
+        settings.queue_limit, settings.queue_bytes = dice.queue_limit, dice.queue_bytes
+        settings.dead_letters = self.random.random() < 0.8
+        self.network = Network(self.loop, self.random, dice.slow_frames)
+        self.server = Server(self.loop, self.random, self.checker, self.story, settings, dice.slow_disk)
+        self.server.journal.unknown = dice.unknown_commits
+        self.unreachable = False
+        self.raging = True
+        manners = Manners(dice.bad_agents, dice.streams, dice.effects, dice.unary, dice.stubborn)
+        self.agents = [
+            Agent(self, f"a{number}", TYPES[number % len(TYPES)], self.random.choice((1, 2, 5)), manners)
+            for number in range(dice.agents)
+        ]
+        self.callers = [Caller(self, f"c{number}", "acme" if number < 2 else "beta") for number in range(dice.callers)]
+        self._streamed: dict[tuple[TaskKey, int], dict[str, str]] = {}
+        self._tasks: list[tuple[Caller, str]] = []
+        self._watch = _ErrorLog(self)
+
+    def _violated(self, violation: Violation) -> None:
+        self.story.tell("CHECKER", "{}", violation)
+        self.loop.stop()
+
+    # -- the run ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> list[Violation]:
+        """Runs it all; what must not be, in the order in which it was found."""
+        logger = logging.getLogger("reach")
+        handlers, propagate, level = logger.handlers, logger.propagate, logger.level
+        logger.handlers, logger.propagate = [self._watch], False
+        logger.setLevel(logging.ERROR)
+        self.loop.set_exception_handler(self._loop_failed)
+        try:
+            with turned(self.random, volatile=self.dice.volatile > 0) as knobs:
+                for knob in knobs:
+                    self.story.tell("world", "{}", knob)
+                self._rage()
+                if not self.checker.violations:
+                    self._heal()
+        finally:
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
+            self._close()
+        return self.checker.violations
+
+    def _close(self) -> None:
+        self.server.crash(torn=False)
+        self.loop.call_soon(self.loop.stop)
+        self.loop.run_forever()
+        self.loop.close()
+
+    def _loop_failed(self, loop: Any, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.checker.violate("NOTHING_RAISES", None, f"{context['message']}: {error!r}")
+
+    def _rage(self) -> None:
+        random, dice = self.random, self.dice
+        self.server.start()
+        for agent in self.agents:
+            self.loop.call_later(2.0 * random.random(), agent.start)
+        for caller in self.callers:
+            caller.connect()
+        for number in range(dice.tasks):
+            self.loop.call_later(dice.seconds * random.random(), self._submit, f"t{number}")
+        self.loop.call_later(random.expovariate(1 / dice.every), self._fault)
+        at = 0.0
+        while at < dice.seconds and not self.checker.violations:
+            at += LOOK_SECONDS
+            self.loop.run_until(at)
+            if self.server.up:
+                audit_bounds(self.server.host, self.checker)
+
+    def _heal(self) -> None:
+        self.story.tell("world", "is healed")
+        self.raging = False
+        self.server.journal.trouble, self.server.journal.unknown = None, 0.0
+        self.network.slow = 0.0
+        self.server.process.wake()
+        self._start_server()
+        for agent in self.agents:
+            agent.process.wake()
+            self._start_agent(agent)
+            agent.manners = Manners(0.0, agent.manners.streams, 0.5, 0.0, 0.0)
+        end = self.loop.now + HEAL_SECONDS
+        while not self.checker.violations and self.loop.now < end:
+            self.loop.run_until(self.loop.now + LOOK_SECONDS)
+            self._start_server()  # it may have been asked to stop before
+            if not self.checker.unended() and not self._waits():
+                break
+        if self.checker.violations:
+            return
+        self.checker.finish()
+        for caller in self.callers:
+            for entry in caller.waiting():
+                message = f"{caller.name} still waits for {entry}"
+                self.checker.violate("CALLERS_ARE_ANSWERED", (caller.tenant, entry.task_id), message)
+                return
+        self.loop.run_until(self.loop.now + 45.0)
+        if not self.checker.violations:
+            audit_quiet(self.server.host, self.checker, self.agents)
+
+    def _waits(self) -> bool:
+        """Whether somebody waits, or something volatile goes on for which nobody does."""
+        return any(caller.waiting() for caller in self.callers) or any(
+            task.state < FIRST_TERMINAL for task in self.server.host.tasks.values()
+        )
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+
+    def _submit(self, task_id: str) -> None:
+        random = self.random
+        caller = random.choice(self.callers)
+        spec = spec_of(self.random, self.dice, task_id)
+        interest = random.choice((Interest.OUTCOME, Interest.EVENTS, Interest.EVENTS, Interest.ANSWER,
+                                  Interest.ACCEPTANCE))  # fmt: skip
+        self._tasks.append((caller, task_id))
+        caller.tell("submits {}", TaskName(task_id))
+        caller.submit(task_id, spec, interest)
+        chance = random.random()
+        if chance < 0.1:
+            self.loop.call_later(random.choice((0.0, 0.01, 1.0)), caller.submit, task_id, spec, interest)
+        elif chance < 0.15:
+            other = task_pb2.TaskSpec()
+            other.CopyFrom(spec)
+            other.payload.text += " otherwise"
+            self.loop.call_later(random.choice((0.0, 0.01, 1.0)), caller.submit, task_id, other, Interest.ANSWER)
+        self._meddle(task_id, caller)
+
+    def _meddle(self, task_id: str, caller: Caller) -> None:
+        """Others look at the task, read it along, or cancel it."""
+        random = self.random
+        for _ in range(random.choice((0, 0, 1, 3))):
+            self.loop.call_later(3 * random.random(), random.choice(self.callers).look, task_id)
+        if random.random() < 0.1:
+            self.loop.call_later(random.choice((0.005, 0.5, 5.0)) * random.random(), caller.cancel, task_id)
+        if random.random() < 0.3:
+            others = [one for one in self.callers if one is not caller and one.tenant == caller.tenant]
+            if others:
+                interest = random.choice((Interest.OUTCOME, Interest.EVENTS))
+                self.loop.call_later(5 * random.random(), others[0].read, task_id, interest)
+        if random.random() < 0.2:
+            self.loop.call_later(2 * random.random(), caller.repeat)
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def _fault(self) -> None:
+        if not self.raging:
+            return
+        random = self.random
+        name = random.choices(self.dice.names, self.dice.weights)[0]
+        getattr(self, "_" + name.replace(" ", "_").replace("'", "").replace("-", "_"))()
+        self.loop.call_later(random.expovariate(1 / self.dice.every), self._fault)
+
+    def _restart_soon(self) -> None:
+        self.loop.call_later(self.random.choice((0.05, 0.5, 3.0)), self._start_server)
+
+    def _start_server(self) -> None:
+        if not self.server.up:
+            self.server.start()
+
+    def _crash(self) -> None:
+        self.server.crash(torn=False)
+        self._restart_soon()
+
+    def _torn_crash(self) -> None:
+        self.server.crash(torn=True)
+        self._restart_soon()
+
+    def _stop(self) -> None:
+        self.server.stop()
+        self.loop.call_later(2.0, self._restart_soon)
+
+    def _store_trouble(self) -> None:
+        trouble = self.random.choice(TROUBLES)
+        self.story.tell("world", "the disk is in trouble: {}", trouble.__name__)
+        self.server.journal.trouble = trouble("the disk")
+        self.loop.call_later(self.random.choice((0.3, 3.0, 12.0)), self._store_well)
+
+    def _store_well(self) -> None:
+        self.server.journal.trouble = None
+        self._start_server()
+
+    def _stall(self) -> None:
+        seconds = self.random.choice((0.3, 1.5, 6.0, 20.0))
+        self.story.tell("world", "the server stands still for {} s", seconds)
+        self.server.process.pause(seconds)
+        if seconds > 5.0:
+            streams = [agent.stream for agent in self.agents] + [caller.stream for caller in self.callers]
+            for stream in streams:
+                if stream is not None and self.random.random() < 0.7:
+                    self.loop.call_later(5.0 + self.random.random(), stream.break_now)
+
+    def _clock(self) -> None:
+        leap = self.random.choice((-3_600_000, -5_000, 5_000, 3_600_000, 86_400_000))
+        self.story.tell("world", "the wall clock leaps by {} ms", leap)
+        self.server.wall.ahead_ms += leap
+
+    def _agent_dies(self) -> None:
+        agent = self.random.choice(self.agents)
+        agent.die()
+        self.loop.call_later(self.random.choice((0.1, 1.0, 8.0)), self._start_agent, agent)
+
+    def _start_agent(self, agent: Agent) -> None:
+        if agent.process.dead:
+            agent.start()
+
+    def _agent_leaves(self) -> None:
+        agent = self.random.choice(self.agents)
+        agent.leave()
+        self.loop.call_later(15.0, self._restart_agent, agent)
+
+    def _restart_agent(self, agent: Agent) -> None:
+        if agent.leaving:
+            agent.die()
+        self._start_agent(agent)
+
+    def _operator_drains(self) -> None:
+        agent = self.random.choice(self.agents)
+        if self.server.up:
+            self.story.tell("world", "an operator drains {} for a while", agent.name)
+            self.server.drain("acme", agent.name, undo=False)
+            self.loop.call_later(self.random.choice((0.5, 8.0)), self._undrain, agent)
+
+    def _undrain(self, agent: Agent) -> None:
+        if self.server.up:
+            self.server.drain("acme", agent.name, undo=True)
+        else:
+            self.loop.call_later(1.0, self._undrain, agent)
+
+    def _agent_hangs(self) -> None:
+        agent = self.random.choice(self.agents)
+        seconds = self.random.choice((1.0, 8.0, 25.0, 50.0))
+        self.story.tell("world", "{} hangs for {} s", agent.name, seconds)
+        agent.process.pause(seconds)
+        if seconds > 10.0 and agent.stream is not None and self.random.random() < 0.5:
+            self.loop.call_later(10.0 + 5 * self.random.random(), agent.stream.break_now)
+
+    def _link_breaks(self) -> None:
+        agent = self.random.choice(self.agents)
+        if agent.stream is not None:
+            self.story.tell("world", "the stream of {} breaks", agent.name)
+            agent.stream.break_now()
+
+    def _link_half_breaks(self) -> None:
+        agent = self.random.choice(self.agents)
+        if agent.stream is not None:
+            up = self.random.random() < 0.5
+            self.story.tell("world", "nothing goes {} {} any more", "up from" if up else "down to", agent.name)
+            agent.stream.break_half(up)
+
+    def _callers_link_breaks(self) -> None:
+        stream = self.random.choice(self.callers).stream
+        if stream is not None:
+            stream.break_now()
+
+    def _callers_link_half_breaks(self) -> None:
+        stream = self.random.choice(self.callers).stream
+        if stream is not None:
+            stream.break_half(self.random.random() < 0.5)
+
+    def _caller_dies(self) -> None:
+        self.random.choice(self.callers).die()
+
+    # -- what actors need ---------------------------------------------------------------------------------------------
+
+    def report(self, agent: Attempts, boot: str, outcome: Outcome) -> None:
+        """An outcome by a call of its own: late, perhaps twice, and in no order with the stream."""
+        process = agent.process
+
+        def reply(item: tuple[Any, ...]) -> None:
+            def hear() -> None:
+                getattr(agent, f"on_{item[0]}")(*item[1:])
+
+            self.loop.call_later(self.network.delay(), process.call_soon, hear)
+
+        def arrive(server: Any) -> None:
+            if self.server.process is server:
+                server.call_soon(self.server.report, "acme", agent.name, boot, key, attempt, content, reply)
+
+        key, attempt, content = outcome.key, outcome.attempt, outcome.content
+        if self.server.up:
+            for _ in range(self.random.choice((1, 1, 2))):
+                self.loop.call_later(self.network.delay(), arrive, self.server.process)
+
+    def streamed(self, key: TaskKey, attempt: int, where: str, text: str) -> None:
+        """An agent's text is this far."""
+        self._streamed.setdefault((key, attempt), {})[where] = text
+
+    def said(self, key: TaskKey, attempt: int) -> list[str]:
+        """All texts of an attempt."""
+        return list(self._streamed.get((key, attempt), {}).values())
+
+
+class _ErrorLog(logging.Handler):
+    """What the runtime logs as an error is a bug of ours."""
+
+    EXPECTED = ("no space in the journal", "cannot reach the journal", "%s the journal")
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler."""
+        if record.msg.startswith(self.EXPECTED):
+            return
+        text = record.getMessage()
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            text += f": {record.exc_info[1]!r}"
+        self._world.checker.violate("NOTHING_RAISES", None, text)

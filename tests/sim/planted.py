@@ -1,0 +1,59 @@
+"""Bugs planted on purpose: each is one that was thought of as likely, and each has to be found by the simulation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reach.core import events as ev
+from reach.core.delivery import Delivery
+from reach.core.effects import Turn
+from reach.core.model import Task
+from reach.core.pool import Pool
+from reach.core.stream import Interest, Reader
+from reach.runtime.committer import Committer
+
+
+def ack_before_commit(patch: pytest.MonkeyPatch) -> None:
+    """What a turn says leaves at once, and its rows follow."""
+    honest = Committer.submit
+
+    def submit(self: Committer, turn: Turn) -> None:
+        self._perform(turn, [])
+        turn.sends = []
+        honest(self, turn)
+
+    patch.setattr(Committer, "submit", submit)
+
+
+def retry_without_fencing(patch: pytest.MonkeyPatch) -> None:
+    """Whatever any attempt of a task says is taken for what the current one says."""
+    honest = Pool._current
+
+    def current(self: Pool, event: ev.AttemptEvent, turn: Turn) -> Task | None:
+        task = self.find(event.tenant, event.task_id)
+        if task is not None and task.attempt:
+            return task
+        return honest(self, event, turn)
+
+    patch.setattr(Pool, "_current", current)
+
+
+def replay_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    """Who resumes after event n gets on with n + 2."""
+    honest = Delivery.subscribe
+
+    def subscribe(self: Delivery, task: Task, reader: Reader, turn: Turn) -> None:
+        if reader.interest == Interest.EVENTS and 0 < reader.after < task.sequence:
+            reader.after += 1
+        honest(self, task, reader, turn)
+
+    patch.setattr(Delivery, "subscribe", subscribe)
+
+
+PLANTED: dict[str, Any] = {
+    "ack before commit": ack_before_commit,
+    "retry without fencing": retry_without_fencing,
+    "replay off by one": replay_off_by_one,
+}

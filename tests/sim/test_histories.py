@@ -1,0 +1,35 @@
+"""Histories in CI: always the same first ones, and then as many others as there is time for."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+
+from reach.testing.sim.__main__ import main
+from reach.testing.sim.run import explain, run_seed, run_seeds
+
+SEEDS = 100
+"""Always run."""
+SECONDS = 20.0
+"""Of real time, for those behind."""
+
+
+def test_DLV_nothing_is_lost_and_nothing_doubled_whatever_goes_wrong() -> None:
+    deadline = time.monotonic() + SECONDS
+    for seed, verdict in zip(count(), run_seeds(count()), strict=False):
+        assert verdict.ok, explain(verdict)
+        if seed >= SEEDS and time.monotonic() > deadline:
+            break
+
+
+def test_one_seed_is_one_history() -> None:
+    one, other = (run_seed(3, full=True, lines=10_000).story for _ in range(2))
+    assert one == other
+    assert len(one.splitlines()) > 20
+
+
+def test_the_command_tells_what_it_did(capsys) -> None:
+    assert main(["--first", "3", "--seeds", "2", "--jobs", "1"]) == 0
+    assert "2 histories (3 … 4)" in capsys.readouterr().out
+    assert main(["--first", "3", "--story"]) == 0
+    assert "starts (process 1)" in capsys.readouterr().out
