@@ -279,7 +279,9 @@ class Checker:
         ending = ending_of(outcome)
         if known.told is not None and known.told != ending:
             self.violate("TERMINAL_ABSORBS", key, f"it ended as {known.told}, now as {ending}")
-        known.told, known.told_at = ending, self._now()
+        if known.told is None:
+            known.told_at = self._now()
+        known.told = ending
         if outcome.state < FIRST_TERMINAL:
             self.violate("TERMINAL_ABSORBS", key, f"it ended in state {outcome.state}")
         if known.volatile:
