@@ -107,6 +107,12 @@ class Circuits:
             self._clean(circuit)
         return circuit
 
+    def renewed(self, instance: Instance) -> None:
+        """Another process has taken the place of the one that failed."""
+        if instance.circuit is not None:
+            self.pool.router.may_probe(instance, False)
+            self._of(instance)
+
     def _clean(self, circuit: Circuit) -> None:
         if circuit.probe is not None:
             self.probes.pop(id(circuit.probe), None)

@@ -241,3 +241,13 @@ def test_RTE_10_an_open_circuit_is_tried_also_after_the_words_of_its_instance_ch
     shell.step(ev.Reworded(bad, bad.profile._replace(capabilities=(("other", "1"),))))
     probe = shell.submit(**LONG)
     assert (probe.instance_id, probe.decision.cause) == ("bad", "probe")
+
+
+def test_RTE_10_a_new_process_begins_with_a_closed_circuit_and_no_probe_that_is_due():
+    shell, bad = shell_of("good")
+    fail(shell, 5)
+    shell.advance(PROBE_MS)
+    bad = shell.join("bad", boot="b2", slots=8, heartbeat_ms=60_000)
+    fail(shell, 5)
+    assert is_open(bad)
+    assert shell.submit(**LONG).instance_id == "good", "the first probe comes 5 s later"
