@@ -72,7 +72,7 @@ def dispatch(
     settings = settings_of(context)
     method = given.pop("method")
     payload = payload_of(given)
-    options = task_options(given)
+    options = task_options(given, method)
     if no_wait:
         return asyncio.run(_submit(settings, method, payload, options, timeout))
     from reach.errors import Timeout

@@ -39,7 +39,7 @@ def preview(context: click.Context, /, **given: Any) -> int:
 
     settings = settings_of(context)
     method, payload = given.pop("method"), payload_of(given)
-    fields, _ = spec_fields(method, payload, task_options(given))
+    fields, _ = spec_fields(method, payload, task_options(given, method))
     with settings.connect() as server:
         stub = dispatch_pb2_grpc.DispatchServiceStub(server.channel)
         request = dispatch_pb2.PreviewRouteRequest(task=task_pb2.TaskSpec(**fields))
@@ -103,8 +103,8 @@ def _facts(answer: dispatch_pb2.PreviewRouteResponse) -> list[tuple[str, str]]:
     dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(decision.dropped.items()))
     return [
         ("goes to", decision.chosen_instance_id or "nobody now: it would wait"),
-        ("refused", refusal),
-        ("type", answer.pool),
+        ("because", refusal),
+        ("type", "" if answer.pool.startswith("~") else answer.pool),
         ("policy", decision.policy),
         ("by", decision.picked_by if decision.chosen_instance_id else ""),
         ("dropped", dropped),

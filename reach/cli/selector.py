@@ -84,13 +84,13 @@ def payload_of(given: dict[str, Any]) -> Any:
     return Answer(value, media_type)
 
 
-def task_options(given: dict[str, Any]) -> TaskOptions:
-    """What is left of the options, as the SDK takes it."""
+def task_options(given: dict[str, Any], method: str) -> TaskOptions:
+    """What is left of the options, as the SDK takes it; `method` alone says who may take it too."""
     options = {name: value for name, value in given.items() if value is not None and value is not False}
     options = {name: value for name, value in options.items() if value not in ("", ())}
-    if not any(name in options for name in _SELECTORS):
+    if not method and not any(name in options for name in _SELECTORS):
         raise click.UsageError(
-            "Say who shall take it: --agent, --type, --capability, --intent, --match, --tag or --instance."
+            "Say who shall take it: --agent, --type, --capability, --intent, --match, --tag, --method or --instance."
         )
     if options.pop("volatile", False):
         options["durable"] = False

@@ -69,8 +69,10 @@ class Admission:
         before = instance.blocked_by
         instance.blocked_by = barred or ("" if self.panic else instance.suspected)
         self.pool.router.place(instance)
-        if before != instance.blocked_by:
-            self.pool.slot_freed = True  # also when it is blocked now: who avoided another one may go there after all
+        if before != instance.blocked_by or barred == "draining":
+            # Also when it is blocked now: who avoided another one may go there after all; and what else is held against
+            # one that drains bears on its sessions.
+            self.pool.slot_freed = True
 
     def _look(self, turn: Turn) -> None:
         share = self.pool.thresholds.panic_share

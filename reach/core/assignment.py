@@ -102,10 +102,20 @@ class Assignment:
 
     def decide(self, task: Task, pin: Pin | None = None) -> Verdict:
         """Level 2: the best instance that can take the task now. Changes nothing but the verdict of the task."""
+        verdict = self._decide(task, pin, begins=pin is None)
+        if verdict.chosen is None and pin is not None and self.pool.router.probing:
+            verdict = self._decide(task, pin, begins=True)  # its session has to move, and nobody else is there
+        return verdict
+
+    def _decide(self, task: Task, pin: Pin | None, *, begins: bool) -> Verdict:
+        """As `decide`; `begins`: no session of before depends on the task, so that it may show whether an instance
+        works again."""
         pool, requirement = self.pool, task.requirement
         router = pool.router
         seed = pool.seed + task.row * 31 + task.attempt  # mixed only where there is something to choose
-        may_probe = task.effects is not EffectKind.IRREVERSIBLE
+        may_probe = task.effects is not EffectKind.IRREVERSIBLE or bool(
+            router.probing and pool.circuits.nobody_probes()
+        )
         if not (task.session or task.policy):
             propose = self._by_key(task) if router.policy.way is Way.CONSISTENT_HASH else None
             verdict = router.pick(requirement, task.avoided, task.cost, seed, may_probe=may_probe, propose=propose)
@@ -119,7 +129,7 @@ class Assignment:
             propose = self._by_key(task)
         verdict = router.pick(
             requirement, task.avoided, task.cost, seed, policy, new_session=bool(task.session),
-            may_probe=may_probe and not task.session, propose=propose,
+            may_probe=may_probe and begins, propose=propose,
             version=pin.version if pin is not None else "",
         )  # fmt: skip
         task.decision = verdict

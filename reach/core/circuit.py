@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from reach.core.conditions import clear, mark
 from reach.core.effects import Turn
 from reach.core.model import Condition, Fault, Instance, Task
+from reach.core.picking import bits
 from reach.errors import ErrorClass, Reason
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ CALLS_AT_LEAST = 5
 SHARE = 0.5
 IN_A_ROW = 5
 PROBE_MS = 5_000
+UNPROBED_MS = 60_000
+"""How long a probe may be due before a task with an irreversible effect may be one, for no other comes."""
 GOOD_PROBES = 3
 PART_MS = 10_000
 PARTS = 6
@@ -107,6 +110,12 @@ class Circuits:
             self._clean(circuit)
         return circuit
 
+    def renewed(self, instance: Instance) -> None:
+        """Another process has taken the place of the one that failed."""
+        if instance.circuit is not None:
+            self.pool.router.may_probe(instance, False)
+            self._of(instance)
+
     def _clean(self, circuit: Circuit) -> None:
         if circuit.probe is not None:
             self.probes.pop(id(circuit.probe), None)
@@ -151,6 +160,12 @@ class Circuits:
         clear(instance, Condition.CIRCUIT_OPEN, f"{GOOD_PROBES} probes in a row went well", turn)
         self.pool.admission.place(instance, turn)
         self.pool.slot_freed = True
+
+    def nobody_probes(self) -> bool:
+        """Whether a probe has been due for so long that any task has to do."""
+        router = self.pool.router
+        due = [one.circuit for bit in bits(router.probing) if (one := router.instances[bit]) is not None]
+        return any(circuit.next_probe_ms + UNPROBED_MS <= router.now_ms for circuit in due if circuit is not None)
 
     # -- probes -------------------------------------------------------------------------------------------------------
 

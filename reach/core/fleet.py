@@ -78,6 +78,7 @@ class Fleet:
         pool = self.pool
         pool.router.slow_start.place(instance.bit, STEPS)
         instance.begin(turn.now_ms)
+        pool.circuits.renewed(instance)
         instance.health, instance.health_since_ms = Health.STARTING, turn.now_ms
         health.note(instance, Health.STARTING.name, f"process {instance.generation} joined", turn.wall_ms)
         instance.dialled = joining.dialled

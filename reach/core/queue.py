@@ -32,7 +32,8 @@ class WaitQueue:
 
     def __init__(self, max_tasks: int = MAX_TASKS, max_bytes: int = MAX_BYTES) -> None:
         self._queues: dict[Kind, list[Entry]] = {}
-        self._waiting: dict[int, Task] = {}
+        self._waiting: dict[int, Entry] = {}
+        """The entry that counts of each task; one that was taken out may still lie in a queue."""
         self._apart: dict[int, str] = {}
         """What those that do not just wait for anybody wait for."""
         self._delayed: dict[int, Task] = {}
@@ -102,8 +103,9 @@ class WaitQueue:
         queue = self._queues.get(kind)
         if queue is None:
             queue = self._queues[kind] = []
-        heappush(queue, (order, task.row, self._count, task))
-        self._waiting[id(task)] = task
+        entry = (order, task.row, self._count, task)
+        heappush(queue, entry)
+        self._waiting[id(task)] = entry
         self.bytes += task.size
 
     def remove(self, task: Task) -> bool:
@@ -123,12 +125,13 @@ class WaitQueue:
         queue = self._queues.get(kind)
         if queue is None:
             return
-        while queue and id(queue[0][3]) not in self._waiting:
+        waiting = self._waiting
+        while queue and waiting.get(id(queue[0][3])) is not queue[0]:
             heappop(queue)
         if not queue:
             del self._queues[kind]
         elif len(queue) > 64 and len(queue) > 2 * len(self._waiting):
-            queue[:] = [entry for entry in queue if id(entry[3]) in self._waiting]
+            queue[:] = [entry for entry in queue if waiting.get(id(entry[3])) is entry]
             heapify(queue)
 
     def heads(self) -> list[Task]:
@@ -150,4 +153,4 @@ class WaitQueue:
         self._drop_gone(kind)
 
     def __iter__(self) -> Iterator[Task]:
-        return iter(list(self._waiting.values()))
+        return iter([entry[3] for entry in self._waiting.values()])

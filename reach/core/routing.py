@@ -214,8 +214,8 @@ class Router(Choosing):
     # -- single instances ---------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Whether any instance could take anything."""
-        return bool(self._masks[_FREE] or self._masks[_OVER] or self.probing)
+        """Whether any instance could take anything; one that drains may, of the sessions that it has."""
+        return bool(self._masks[_FREE] or self._masks[_OVER] or self.probing or "draining" in self._blocked)
 
     def matches(self, instance: Instance, requirement: Requirement) -> bool:
         """Whether this very instance could ever take a task with this requirement."""

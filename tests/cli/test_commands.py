@@ -257,6 +257,14 @@ def test_RTE_3_a_task_names_its_policy(on: Command) -> None:
     assert "there is no policy 'nobody'" in refused.err
 
 
+def test_RTE_12_route_preview_of_what_nobody_can_do(on: Command) -> None:
+    ran = on("route", "preview", "--method", "unheard-of", "x")
+    facts = dict(re.split(r"  +", line, maxsplit=1) for line in ran.out.splitlines())
+    assert facts["goes to"] == "nobody now: it would wait"
+    assert facts["because"] == "NO_MATCHING_AGENT: no agent has method 'unheard-of'"
+    assert not {"type", "refused"} & facts.keys()
+
+
 def test_RTE_13_explain(on: Command) -> None:
     on("dispatch", "--agent", "echo", "--task-id", "why-1", "x")
     ran = on("explain", "why-1")

@@ -59,6 +59,7 @@ class Driver:
             self.probe,
             self.probe,
             self.check_up,
+            self.reword,
         ]
 
     # -- events -------------------------------------------------------------------------------------------------------
@@ -151,6 +152,10 @@ class Driver:
             if one is not None
             else []
         )
+
+    def reword(self) -> list[Any]:
+        one = self.someone()
+        return [ev.Reworded(one, one.profile._replace(version=self.random.choice("12")))] if one is not None else []
 
     def cancel(self) -> list[Any]:
         task_id = self.random.choice(self.tasks).task_id if self.tasks else "unknown"

@@ -22,6 +22,7 @@ def check(pool: Pool, everyone: list[Instance]) -> None:
     check_router(pool)
     check_admission(pool)
     check_queue(pool)
+    check_circuits(pool)
     assert not pool.dirty
     assert not pool.slot_freed
     assert pool.pins.counts == Counter(pin.instance_id for pin in pool.pins._pins.values())
@@ -128,10 +129,31 @@ def check_queue(pool: Pool) -> None:
     """Nobody waits that could go: whoever is first finds no instance."""
     assert pool.queue.bytes == sum(task.size for task in pool.queue)
     assert pool.queue._delayed_bytes == sum(task.size for task in pool.queue.delayed())
+    now_ms = pool.router.now_ms
     for head in pool.queue.heads():
-        if not head.session:
-            verdict = pool.router.undisturbed(partial(pool.assignment.decide, head))
+        pin, instance = pool.pins.look((head.tenant, head.session), now_ms) if head.session else None, None
+        if (
+            pin is not None
+            and head.pin_until_ms
+            and (now_ms >= head.pin_until_ms or pool.queue.waits_for(head) != pin.instance_id)
+        ):
+            continue  # its wait is over, or its session has just moved: its timer has it looked at again
+        if pin is not None:
+            instance, until_ms = pool.assignment.by_pin(head, pin, now_ms, max(head.accepted_ms, head.not_before_ms))
+            assert instance is None or until_ms, f"{head} waits and its session's {instance} could take it"
+        if instance is None:
+            verdict = pool.router.undisturbed(partial(pool.assignment.decide, head, pin))
             assert verdict.chosen is None, f"{head} waits and {verdict.chosen} could take it by {verdict.cause}"
+
+
+def check_circuits(pool: Pool) -> None:
+    """RTE-10: an open circuit is tried again: now, at some time, or just so."""
+    for one in pool.instances.values():
+        if Condition.CIRCUIT_OPEN in one.conditions:
+            circuit = one.circuit
+            assert circuit.timer_slot or circuit.probe or pool.router.probing >> one.bit & 1, f"{one} is out for ever"
+        else:
+            assert not pool.router.probing >> one.bit & 1, one
 
 
 def check_events(events: list[tuple[int, int, int, int, Any]], after: int) -> None:

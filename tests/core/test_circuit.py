@@ -162,9 +162,10 @@ def test_RTE_10_a_lost_probe_frees_its_place(how):
     assert shell.submit(**LONG).instance_id == "bad"
 
 
-def test_an_irreversible_task_and_one_of_a_session_are_no_probes():
+def test_an_irreversible_task_and_one_of_a_session_that_has_begun_are_no_probes():
     shell, _ = shell_of("good")
     fail(shell, 5)
+    shell.submit(session="a:b:c", **LONG)
     shell.advance(PROBE_MS + 10)
     assert shell.submit(effects=EffectKind.IRREVERSIBLE, **LONG).instance_id == "good"
     assert shell.submit(session="a:b:c", **LONG).instance_id == "good"
@@ -241,3 +242,50 @@ def test_RTE_10_an_open_circuit_is_tried_also_after_the_words_of_its_instance_ch
     shell.step(ev.Reworded(bad, bad.profile._replace(capabilities=(("other", "1"),))))
     probe = shell.submit(**LONG)
     assert (probe.instance_id, probe.decision.cause) == ("bad", "probe")
+
+
+def test_RTE_10_a_new_process_begins_with_a_closed_circuit_and_no_probe_that_is_due():
+    shell, bad = shell_of("good")
+    fail(shell, 5)
+    shell.advance(PROBE_MS)
+    bad = shell.join("bad", boot="b2", slots=8, heartbeat_ms=60_000)
+    fail(shell, 5)
+    assert is_open(bad)
+    assert shell.submit(**LONG).instance_id == "good", "the first probe comes 5 s later"
+
+
+def test_RTE_10_new_sessions_show_whether_an_instance_works_again_and_old_ones_do_not():
+    """Where all tasks have sessions, an open circuit must not stay open for ever."""
+    shell, bad = shell_of("good")
+    old = shell.submit(session="a:b:old")
+    if old.instance is bad:
+        old = shell.submit(session="a:b:other", requirement=Requirement(instance_id="good"))
+    shell.report(old)
+    fail(shell, 5)
+    for number in range(3):
+        shell.advance(PROBE_MS)
+        assert shell.submit(session=old.session).instance_id == "good"
+        probe = shell.submit(session=f"a:b:{number}")
+        assert (probe.instance_id, probe.decision.cause) == ("bad", "probe")
+        shell.report(probe)
+    assert not is_open(bad)
+
+
+def test_RTE_10_irreversible_tasks_show_it_only_if_nothing_else_comes_for_a_minute():
+    shell, bad = shell_of("good")
+    fail(shell, 5)
+    irreversible = {"effects": EffectKind.IRREVERSIBLE, **LONG}
+    shell.advance(PROBE_MS + 50_000)
+    assert shell.submit(**irreversible).instance_id == "good"
+    shell.advance(10_000)
+    assert shell.submit(**irreversible).instance is bad
+
+
+def test_RTE_10_a_session_that_can_go_nowhere_else_may_be_a_probe():
+    shell, bad = shell_of("good")
+    shell.report(shell.submit(session="a:b:c", requirement=Requirement(instance_id="good")))
+    fail(shell, 5)
+    waits = shell.submit(session="a:b:c", requirement=BAD)
+    assert waits.state is TaskState.PENDING
+    shell.advance(PROBE_MS)
+    assert waits.instance is bad

@@ -156,3 +156,12 @@ def test_RTE_8_session_slots_are_counted_apart():
     assert talk(shell, "a") == where[0], "and sessions that are there go on"
     shell.advance_beating(66_000, one, two)
     assert late.instance is not None, "the session that was idle for longest has made room"
+
+
+def test_REG_7_what_waits_for_a_draining_instance_goes_on_though_nobody_else_has_room():
+    shell = Shell()
+    (one,) = ready(shell, "one")
+    first, second = shell.submit(session="s", **LONG), shell.submit(session="s", **LONG)
+    shell.step(ev.Drained(one, 30_000, False, None))
+    shell.report(first)
+    assert second.instance is one

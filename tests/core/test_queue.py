@@ -181,3 +181,24 @@ def test_DLV_9_what_waits_for_its_time_takes_room_too():
     assert [send.fault.reason for send in shell.sends if isinstance(send, fx.Refused)] == [Reason.QUEUE_FULL]
     shell.advance(1_500)
     assert (shell.pool.queue.count(), len(shell.pool.queue.delayed())) == (2, 0)
+
+
+def test_who_was_taken_out_and_comes_back_elsewhere_is_not_found_where_it_was():
+    """Its old entry, behind the head, must not come up."""
+    for back in (lambda queue, task: queue.push(task, "an instance"), _with_other_requirement):
+        queue, tasks = WaitQueue(), [waiting(row) for row in range(3)]
+        for task in tasks:
+            queue.push(task)
+        queue.remove(tasks[1])
+        back(queue, tasks[1])
+        assert drained(queue) == [0, 2]
+        assert list(queue) == [tasks[1]]
+        (head,) = queue.heads()
+        assert head is tasks[1]
+        queue.pop(head)
+        assert not queue.heads()
+
+
+def _with_other_requirement(queue, task):
+    task.requirement = OTHER
+    queue.push(task)
