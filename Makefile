@@ -61,7 +61,7 @@ types: $(STAMP) ## Check the types (mypy, strict)
 	@$(BIN)/mypy
 
 test: $(STAMP) ## Run all tests; ARGS="-k retry -x" goes to pytest
-	@$(BIN)/pytest -q $(ARGS)
+	@$(BIN)/python tools/run_tests.py $(ARGS)
 
 SEEDS ?= 1000
 

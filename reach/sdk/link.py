@@ -130,10 +130,10 @@ class Link:
             self._welcome(welcome)
         for refusal in frame.refusals:
             self._refused(refusal)
+        if frame.offers:  # before the acknowledgements, for which nobody waits
+            attempts.offered(frame.offers)
         if frame.acknowledgements:
             self.outcomes.acknowledged(frame.acknowledgements)
-        if frame.offers:
-            attempts.offered(frame.offers)
         self._received_rest(frame)
 
     def lost(self, error: ReachError) -> None:
