@@ -179,7 +179,7 @@ def read(raw: bytes, name: str) -> Trace:
 
 def _time(kind: type, value: Any) -> Any:
     if kind is not Time:
-        raise NotImplementedError(kind)
+        raise NotImplementedError(kind)  # what msgspec wants of a hook for what it does not know
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9:
         return Time(value * 1_000.0)
     found = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None

@@ -6,17 +6,13 @@ from typing import Any, Final
 
 from agentreach.v1 import attach_pb2, attempt_pb2, dispatch_pb2, payload_pb2, task_pb2
 from reach.sdk.payloads import payload_fields
-from reach.wire.encoding import DATA, INTEGER, LENGTH_AND_CONTENT, TEXT, VARINT, tag
+from reach.wire.encoding import DATA, INTEGER, LENGTH_AND_CONTENT, TEXT, VARINT, attempt_key, tag
 
 LINK: Final = 1
 """Number of our link: one instance per stream."""
 
 
 _OUTPUT: Final = tag(attempt_pb2.AttemptResult, "output") + LENGTH_AND_CONTENT
-_KEY: Final = (
-    tag(attempt_pb2.AttemptKey, "task_id") + LENGTH_AND_CONTENT + tag(attempt_pb2.AttemptKey, "attempt", 0) + INTEGER
-)
-_TENANT: Final = tag(attempt_pb2.AttemptKey, "tenant") + LENGTH_AND_CONTENT
 _RESULT: Final = (
     tag(attempt_pb2.AttemptResult, "link", 0)
     + VARINT[LINK]
@@ -66,12 +62,7 @@ def output_outcome(value: Any) -> tuple[bytes, int]:
 
 def result_item(key: tuple[str, str], attempt: int, outcome: bytes) -> bytes:
     """What became of an attempt, as an item. `key`: (tenant, task_id); `outcome`: all other fields of AttemptResult."""
-    tenant, task_id = key
-    data = task_id.encode()
-    named = _KEY % (VARINT[len(data)], data, VARINT[attempt])
-    if tenant:
-        data = tenant.encode()
-        named += _TENANT % (VARINT[len(data)], data)
+    named = attempt_key(*key, attempt)
     result = _RESULT % (VARINT[len(named)], named, outcome)
     return _RESULTS % (VARINT[len(result)], result)
 

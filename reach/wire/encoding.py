@@ -93,13 +93,19 @@ _COMPLETE: Final = (
 _EVENTS: Final = tag(dispatch_pb2.DispatchStreamResponse, "events") + LENGTH_AND_CONTENT
 
 
-def acknowledgement_item(tenant: str, task_id: str, attempt: int) -> bytes:
-    """The outcome of an attempt is committed. `tenant`: only if it is not the agent's own."""
+def attempt_key(tenant: str, task_id: str, attempt: int) -> bytes:
+    """The name of an attempt. `tenant`: only if it is not the agent's own."""
     data = task_id.encode()
     key = _KEY % (VARINT[len(data)], data, VARINT[attempt])
     if tenant:
         data = tenant.encode()
         key += _TENANT % (VARINT[len(data)], data)
+    return key
+
+
+def acknowledgement_item(tenant: str, task_id: str, attempt: int) -> bytes:
+    """The outcome of an attempt is committed. `tenant`: only if it is not the agent's own."""
+    key = attempt_key(tenant, task_id, attempt)
     return _ACKNOWLEDGEMENTS % (VARINT[len(key)], key)
 
 

@@ -64,6 +64,21 @@ class Shell:
         self.committer.stop()
 
 
+async def test_what_one_turn_of_the_loop_brings_is_one_commit() -> None:
+    """Two streams bring a frame each: one sync for both. What comes meanwhile waits for the next."""
+    shell = Shell()
+    shell.submit("one", 1)
+    shell.submit("two", 2)
+    await asyncio.sleep(0)
+    shell.submit("later", 3)
+    await shell.until(lambda: shell.journal.batches)
+    shell.journal.go.release(2)
+    await shell.until(lambda: len(shell.said) == 3)
+    assert shell.journal.batches == [[1, 2], [3]]
+    assert shell.said == ["one", "two", "later"]
+    shell.committer.stop()
+
+
 async def test_DLV_2_nothing_is_said_before_its_rows_are_durable() -> None:
     shell = Shell()
     shell.submit("one", 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from reach.testing.sim.loop import Process, VirtualLoop
 
@@ -124,25 +124,21 @@ class Stream:
         process.call_soon(tell)
 
 
-class ClientEnd:
+class ClientEnd(Protocol):
     """What speaks to the server over a stream."""
 
     def heard(self, items: Frame) -> None:
         """A frame came."""
-        raise NotImplementedError
 
     def lost(self) -> None:
         """The stream is over."""
-        raise NotImplementedError
 
 
-class ServerEnd:
+class ServerEnd(Protocol):
     """What the server has of a stream."""
 
     def heard(self, items: Frame) -> None:
         """A frame came."""
-        raise NotImplementedError
 
     def lost(self) -> None:
         """The stream is over."""
-        raise NotImplementedError
