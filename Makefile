@@ -9,7 +9,7 @@ BUF_VERSION := 1.75.0
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints services gen gen-check golden buf-check lint format types test sim demo bench ci clean
+.PHONY: help setup constraints services gen gen-check golden buf-check lint format types test sim fuzz demo bench ci clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,13 @@ SEEDS ?= 1000
 
 sim: $(STAMP) ## Simulate faults; SEEDS=1000 histories, or SEED=7 for one, again; ARGS="--seconds 60" etc.
 	@$(BIN)/python -m reach.testing.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
+
+INPUTS ?= 100000
+
+fuzz: $(STAMP) ## Bad input in bulk: INPUTS=100000 messages, all orders of stream frames up to LONGEST=5 (takes an hour)
+	@$(BIN)/python -m tests.fuzz bytes --count $(INPUTS) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.fuzz live --longest 3
+	@$(BIN)/python -m tests.fuzz orders --longest $(or $(LONGEST),5) --open-for 1
 
 ci: lint types gen-check buf-check test ## Everything CI runs
 

@@ -185,7 +185,16 @@ class _RepeatsOfLibraries(logging.Filter):
         """Whether the record is written."""
         if record.name.partition(".")[0] not in _THIRD_PARTIES:
             return True
+        if tells_of_a_client_that_left(record):
+            return False
         return self._limit.admit((record.name, record.levelno, str(record.msg)[:100])) is not None
+
+
+def tells_of_a_client_that_left(record: logging.LogRecord) -> bool:
+    """Whether gRPC tells, as an error with a traceback, that a client was gone before its headers or its status could
+    be written. Any client may leave at any moment: that is no error of the server, and there is nobody to tell."""
+    failure = record.exc_info[0] if record.exc_info else None
+    return record.name.startswith("grpc.") and failure is not None and failure.__name__ == "ExecuteBatchError"
 
 
 class _OurHandler(logging.StreamHandler[TextIO]):
