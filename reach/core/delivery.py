@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from reach.core import retry
 from reach.core.chance import mix
 from reach.core.effects import Accepted, Ended, Events, Noted, Refused, StopAttempt, Turn
+from reach.core.ending import announce, outcome_row
 from reach.core.history import PastAttempt
 from reach.core.model import Fault, Instance, Outcome, Task, TaskState
-from reach.core.rows import FailureRow, OutcomeRow, TaskRow
+from reach.core.rows import FailureRow, TaskRow
 from reach.core.signals import running_mean, stats_of
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import AT_END, RESERVE, Interest, Kind, Reader, emit, log_of, place_of
@@ -343,6 +344,8 @@ class Delivery:
         self.touch(task)
         if not task.volatile:
             turn.writes.outcomes.append(outcome_row(task, pool.shard, outcome))
+            if task.announce:
+                announce(task, pool.shard, turn)
         readers, task.waiters = task.waiters, None
         turn.sends.append(Ended(task, outcome, readers or [], first=True))
         pool.finished.keep(task, turn.now_ms)
@@ -368,31 +371,6 @@ class Delivery:
             turn.sends.append(Accepted(reader, task, False))
         for reader in task.log.readers if task.log is not None else ():
             turn.sends.append(Events(reader, task, []))
-
-
-def outcome_row(task: Task, shard: int, outcome: Outcome) -> OutcomeRow:
-    """An outcome as the journal keeps it."""
-    fault = outcome.fault
-    return OutcomeRow(
-        task.row,
-        shard,
-        outcome.state,
-        outcome.ended_wall_ms,
-        outcome.sequence,
-        outcome.agent_id,
-        outcome.instance_id,
-        outcome.attempts,
-        outcome.transfers,
-        outcome.queued_ms,
-        outcome.ran_ms,
-        outcome.media_type,
-        outcome.content,
-        0 if fault is None else int(fault.error_class),
-        0 if fault is None else int(fault.reason),
-        "" if fault is None else fault.message,
-        None if fault is None else fault.metadata,
-        outcome.extra,
-    )
 
 
 def _queue_full(waiting: int, limit: int) -> Fault:

@@ -172,8 +172,8 @@ class Task:
     """
 
     __slots__ = (
-        "accepted_ms", "accepted_wall_ms", "attempt", "attempt_sequence", "avoided", "cancel_reason", "checkpoint",
-        "cost", "decision", "effect_granted", "effects", "fairness_key", "history", "instance", "instance_id", "key",
+        "accepted_ms", "accepted_wall_ms", "announce", "attempt", "attempt_sequence", "avoided", "checkpoint", "cost",
+        "decision", "effect_granted", "effects", "fairness_key", "history", "instance", "instance_id", "key",
         "lease_until_ms", "log", "not_before_ms", "offered_ms", "outcome", "paced", "parent_task_id", "pending_reason",
         "pin_until_ms", "policy", "pool", "priority", "progressed_ms", "requirement", "reserved", "retries", "retry",
         "root_task_id", "row", "schedule_to_close_ms", "schedule_to_start_ms", "sequence", "session", "session_ttl_ms",
@@ -205,12 +205,12 @@ class Task:
         self.silence_ms: int | None = None
         self.start_delay_ms = 0
         self.retry: Any = None
-        self.policy = ""
-        """Name of a routing policy; empty: the pool's."""
+        self.policy = ""  # name of a routing policy; empty: the pool's
         self.parent_task_id = ""
         self.root_task_id = ""
         self.trace = ""
         """W3C traceparent of a sampled trace; empty if the trace is not recorded."""
+        self.announce: tuple[tuple[str, str], ...] = ()  # (kind, lane) of each fact that its end is
         # Where it stands
         self.state = TaskState.PENDING
         self.accepted_ms = 0
@@ -240,14 +240,12 @@ class Task:
         self.checkpoint: bytes | None = None
         self.decision: Any = None
         """Why the current attempt is where it is (a `Verdict`)."""
-        self.cancel_reason = ""
         self.pending_reason = ""
         self.outcome: Outcome | None = None
         # Its events
         self.sequence = 0
         self.reserved = 0
-        self.log: Any = None
-        """Its event log; None while its events follow from the fields above (see core/stream.py)."""
+        self.log: Any = None  # None while its events follow from the fields above (see core/stream.py)
         self.waiters: list[Any] | None = None
         """Readers that want nothing but the outcome."""
         self.timer_slot = 0

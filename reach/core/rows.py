@@ -143,12 +143,30 @@ class PinRow(NamedTuple):
 
 
 class OutboxRow(NamedTuple):
-    """A fact for others, delivered at least once after the commit."""
+    """A fact for others, kept until it is delivered. Named by (shard, kind, key): the first one of a name counts."""
 
     shard: int
     kind: str
+    """Who it is for: a webhook, the session of a task, ..."""
+    lane: str
+    """Facts of one lane are delivered in order; a slow lane delays no other. For webhooks: where they go."""
     key: str
+    row: int
+    """The task that it is about; if the journal has another task of that id, the fact is dropped with it."""
+    tenant: str
+    task_id: str
+    wall_ms: int
+    """Since when it is a fact."""
     body: bytes
+
+
+class OutboxDone(NamedTuple):
+    """A fact is delivered, and forgotten. Written with what the delivery changed, it changes that exactly once."""
+
+    shard: int
+    kind: str
+    lane: str
+    key: str
 
 
 class Writes:
@@ -162,6 +180,7 @@ class Writes:
         "effects",
         "failures",
         "outbox",
+        "outbox_done",
         "outcomes",
         "pins",
         "reserves",
@@ -180,6 +199,7 @@ class Writes:
         self.agents_gone: list[AgentGone] = []
         self.pins: list[PinRow] = []
         self.outbox: list[OutboxRow] = []
+        self.outbox_done: list[OutboxDone] = []
 
     def __bool__(self) -> bool:
         return bool(
@@ -194,6 +214,7 @@ class Writes:
             or self.checkpoints
             or self.agents_gone
             or self.outbox
+            or self.outbox_done
         )
 
     def count(self) -> int:

@@ -23,6 +23,7 @@ from reach.runtime.agents import refuse
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
 from reach.runtime.level_1 import LevelOne
+from reach.runtime.outbox import Outbox
 from reach.runtime.past import Past
 from reach.runtime.pools import Codec, Pools
 from reach.runtime.rules import look_again, resolve_waiting
@@ -83,6 +84,7 @@ class Host(Pools):
         self._reads = reads if reads is not None else ThreadPoolExecutor(1, thread_name_prefix="journal-reads")
         self.wakes = WakeHooks(settings.wake, lambda key, event: self.post(self.pool(key), event))
         self.past = Past(self, journal, self._reads)
+        self.outbox = Outbox(journal, self._reads, self.committer.submit)
         self._acts: dict[type, Callable[[Any], None]] = {
             fx.Offer: self._offer,
             fx.StopAttempt: lambda e: e.link.stop(e.tenant, e.task_id, e.attempt, e.reason),
@@ -181,6 +183,8 @@ class Host(Pools):
                 acts[type(send)](send)
             except Exception:
                 log.exception("a send failed: %s", type(send).__name__)
+        if turn.writes.outbox or turn.writes.outbox_done:
+            self.outbox.committed(turn.writes, taken)
 
     def _accepted(self, effect: fx.Accepted) -> None:
         task, reader = effect.task, effect.reply
@@ -330,6 +334,7 @@ class Host(Pools):
         self._ticker.cancel()
         if self._looking is not None:
             self._looking.cancel()
+        self.outbox.stop()
         await self.wakes.stop()
         if self._timer is not None:
             self._timer.cancel()

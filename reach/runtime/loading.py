@@ -22,6 +22,7 @@ def restore(host: Host, loaded: Loaded) -> int:
         _restore_task(host, stored, turn)
     host.committer.submit(turn)
     host.arm_all()
+    host.outbox.start()
     return len(loaded.tasks)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from reach.core.rows import AgentRow, AttemptRow, FailureRow, OutcomeRow, PinRow, TaskRow, Writes
+from reach.core.rows import AgentRow, AttemptRow, FailureRow, OutboxRow, OutcomeRow, PinRow, TaskRow, Writes
 
 
 class StoreError(Exception):
@@ -81,8 +81,16 @@ class TaskQuery(NamedTuple):
     limit: int = 50
 
 
+class StoredFact(NamedTuple):
+    """A fact that waits to be delivered."""
+
+    number: int
+    """Grows with each fact that is kept, and is never used again."""
+    fact: OutboxRow
+
+
 class Journal(Protocol):
-    """Keeps tasks, agents and pins."""
+    """Keeps tasks, agents, pins, and facts to be delivered."""
 
     def open(self) -> None:
         """Opens or creates the store, takes its lock, migrates the schema.
@@ -111,6 +119,12 @@ class Journal(Protocol):
 
     def list_tasks(self, query: TaskQuery) -> list[StoredTask]:
         """Tasks by filter, latest first."""
+
+    def fact_lanes(self, kind: str, after: str | None, limit: int) -> list[str]:
+        """Lanes of a kind of facts that hold any, in order of their names; `after`: from behind that one."""
+
+    def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
+        """Facts of a lane that are to be delivered, in order, from behind the number `after`."""
 
     def purge(self, ended_before_ms: int, limit: int) -> int:
         """Removes up to `limit` tasks that ended before; returns how many. Called from the writer thread."""

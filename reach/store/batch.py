@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from reach.core.rows import PinRow, Writes
 
-_NAME_A_ROW: Final = ("tasks", "attempts", "failures", "outcomes", "reserves", "effects", "checkpoints")
+_NAME_A_ROW: Final = ("tasks", "attempts", "failures", "outcomes", "reserves", "effects", "checkpoints", "outbox")
 
 
 def without(writes: Writes, rows: set[int]) -> Writes:

@@ -13,13 +13,12 @@ from reach.core.rows import (
     CheckpointRow,
     EffectRow,
     FailureRow,
-    OutboxRow,
     OutcomeRow,
     PinRow,
     TaskRow,
     Writes,
 )
-from reach.store.base import Loaded, StoreBroken, StoredTask, StoreUnavailable, TaskQuery
+from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreUnavailable, TaskQuery
 from reach.store.batch import latest_pins, without
 
 
@@ -48,7 +47,8 @@ class MemoryJournal:
         self._keys: dict[TaskKey, int] = {}
         self._agents: dict[tuple[str, str], AgentRow] = {}
         self._pins: dict[Any, PinRow] = {}
-        self._outbox: dict[tuple[int, str, str], OutboxRow] = {}
+        self._facts: dict[tuple[int, str, str], StoredFact] = {}
+        self._last_fact = 0
         self._next_row = 1
         self._next_revision = 1
 
@@ -102,6 +102,24 @@ class MemoryJournal:
             self._check_open()
             rows = (row for row in sorted(self._keys.values(), reverse=True) if self._matches(row, query))
             return [self._stored(row) for row in islice(rows, max(query.limit, 0))]
+
+    def fact_lanes(self, kind: str, after: str | None, limit: int) -> list[str]:
+        """See `Journal.fact_lanes`."""
+        with self._lock:
+            self._check_open()
+            lanes = {stored.fact.lane for stored in self._facts.values() if stored.fact.kind == kind}
+            return sorted(lane for lane in lanes if after is None or lane > after)[: max(limit, 0)]
+
+    def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
+        """See `Journal.facts`."""
+        with self._lock:
+            self._check_open()
+            found = (
+                stored
+                for stored in self._facts.values()
+                if stored.number > after and stored.fact.kind == kind and stored.fact.lane == lane
+            )
+            return list(islice(found, max(limit, 0)))
 
     def purge(self, ended_before_ms: int, limit: int) -> int:
         """See `Journal.purge`. The first to end go first."""
@@ -175,7 +193,11 @@ class MemoryJournal:
         for pin in loose:
             self._pins.pop(pin[1:5], None)
         for fact in writes.outbox:
-            self._outbox.setdefault((fact.shard, fact.kind, fact.key), fact)
+            if (fact.shard, fact.kind, fact.key) not in self._facts:
+                self._last_fact += 1
+                self._facts[fact.shard, fact.kind, fact.key] = StoredFact(self._last_fact, fact)
+        for done in writes.outbox_done:
+            self._facts.pop((done.shard, done.kind, done.key), None)
 
     def _stored(self, row: int) -> StoredTask:
         record = self._records[row]

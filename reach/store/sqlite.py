@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, NoReturn, TypeVar
 from reach.core.model import TaskState
 from reach.core.rows import OutcomeRow, TaskRow, Writes
 from reach.store import sqlite_rows as sql
-from reach.store.base import Loaded, StoreBroken, StoredTask, StoreError, StoreUnavailable, TaskQuery
+from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreError, StoreUnavailable, TaskQuery
 from reach.store.batch import storable, without
 from reach.store.folder import DataFolder
 from reach.store.migrations import APPLICATION_ID, MIGRATIONS, NEWEST
@@ -352,6 +352,16 @@ class SqliteJournal:
         elif query.states and all(state == TaskState.PENDING for state in query.states):
             known = self._open.copy()
         return list_tasks(self._read, query, known)
+
+    def fact_lanes(self, kind: str, after: str | None, limit: int) -> list[str]:
+        """See `Journal.fact_lanes`."""
+        with self._read() as db:
+            return sql.read_lanes(db, kind, after, limit)
+
+    def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
+        """See `Journal.facts`."""
+        with self._read() as db:
+            return sql.read_facts(db, kind, lane, after, limit)
 
     def size_bytes(self) -> int:
         """See `Journal.size_bytes`: pages in use and the write-ahead log."""

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from reach.core.rows import AgentRow, AttemptRow, FailureRow, OutcomeRow, PinRow, TaskRow, Writes
-from reach.store.base import StoredTask
+from reach.core.rows import AgentRow, AttemptRow, FailureRow, OutboxRow, OutcomeRow, PinRow, TaskRow, Writes
+from reach.store.base import StoredFact, StoredTask
 from reach.store.batch import latest_pins
 
 SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -72,6 +72,7 @@ _ATTEMPT: Final = "row, shard, number, instance_id, agent_id, generation, offere
 _FAILURE: Final = "row, shard, number, ended, error_class, reason, message, retries, transfers, next_try"
 _AGENT: Final = "tenant, instance_id, agent_type, boot_id, generation, stale_boots, registration, registered, revision"
 _PIN: Final = "shard, pool_tenant, agent_type, tenant, session, instance_id, expires, handoffs"
+_OUTBOX: Final = "shard, kind, lane, key, task, tenant, task_id, at, body"
 
 # A row that is there already stays as it is: that is what makes sending a batch again harmless.
 ADD_TASKS: Final = Statement(f"insert or ignore into task ({_TASK}) values", 15)
@@ -80,7 +81,7 @@ ADD_OUTCOMES: Final = Statement(f"insert or ignore into outcome ({_OUTCOME}) val
 ADD_ATTEMPTS: Final = Statement(f"insert or ignore into attempt ({_ATTEMPT}) values", 8)
 ADD_FAILURES: Final = Statement(f"insert or ignore into failure ({_FAILURE}) values", 10)
 ADD_EFFECTS: Final = Statement("insert or ignore into effect (row, shard, number, effect, granted) values", 5)
-ADD_OUTBOX: Final = Statement("insert or ignore into outbox (shard, kind, key, body) values", 4)
+ADD_OUTBOX: Final = Statement(f"insert or ignore into outbox ({_OUTBOX}) values", 9)
 # These have a latest one, and go forward only.
 SET_RESERVES: Final = Statement(
     "insert or ignore into reserve (row, shard, reserved) values",
@@ -110,6 +111,7 @@ DROP_AGENTS: Final = Statement("delete from agent where (tenant, instance_id) in
 DROP_PINS: Final = Statement(
     "delete from pin where (pool_tenant, agent_type, tenant, session) in (select * from (values", 4, "))"
 )
+DROP_OUTBOX: Final = Statement("delete from outbox where (shard, kind, key) in (select * from (values", 3, "))")
 SET_COUNTER: Final = (
     "insert into counter (name, value) values (?, ?)"
     " on conflict (name) do update set value = max(value, excluded.value)"
@@ -192,6 +194,9 @@ def write_rows(db: sqlite3.Connection, writes: Writes) -> None:
         held, gone = latest_pins(writes.pins)
         SET_PINS.run(db, flat(held))
         DROP_PINS.run(db, [value for pin in gone for value in pin[1:5]])
+    if writes.outbox_done:
+        # After what was added: a fact that is delivered within its own batch is not there after it.
+        DROP_OUTBOX.run(db, [value for done in writes.outbox_done for value in (done.shard, done.kind, done.key)])
 
 
 def flat(rows: Iterable[Sequence[Any]]) -> list[Any]:
@@ -270,3 +275,24 @@ def read_pins(db: sqlite3.Connection) -> list[PinRow]:
     """All pins."""
     found = db.execute(f"select {_PIN} from pin order by pool_tenant, agent_type, tenant, session")
     return [PinRow._make(values) for values in found]
+
+
+def read_lanes(db: sqlite3.Connection, kind: str, after: str | None, limit: int) -> list[str]:
+    """Lanes of a kind that hold facts: each is found by one step in the index, however many facts it holds."""
+    found: list[str] = []
+    first = "select lane from outbox where kind = ? and lane >= ? order by lane limit 1"
+    later = "select lane from outbox where kind = ? and lane > ? order by lane limit 1"
+    while len(found) < limit:
+        one = db.execute(first if after is None else later, (kind, after or "")).fetchone()
+        if one is None:
+            break
+        after = one[0]
+        found.append(one[0])
+    return found
+
+
+def read_facts(db: sqlite3.Connection, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
+    """Facts of a lane, in order."""
+    text = f"select id, {_OUTBOX} from outbox where kind = ? and lane = ? and id > ? order by id limit ?"
+    found = db.execute(text, (kind, lane, after, max(limit, 0)))
+    return [StoredFact(values[0], OutboxRow._make(values[1:])) for values in found]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from reach.core.rows import OutcomeRow, TaskRow, Writes
+from reach.core.rows import OutboxRow, OutcomeRow, TaskRow, Writes
 from reach.store.base import Loaded, StoredTask, TaskQuery
 
 OF_A_ROW = ("attempts", "failures", "outcomes", "reserves", "effects", "checkpoints")
@@ -13,6 +13,7 @@ class ModelJournal:
         self.told: dict[str, list[Any]] = {kind: [] for kind in (*OF_A_ROW, "tasks")}
         self.agents: dict[tuple[str, str], Any] = {}
         self.pins: dict[Any, Any] = {}
+        self.facts: list[OutboxRow] = []
         self.highest_row = 0
         self.highest_revision = 0
 
@@ -40,7 +41,15 @@ class ModelJournal:
             self.pins.pop(pin[1:5], None)
             if pin.instance_id:
                 self.pins[pin[1:5]] = pin
+        self.commit_facts(writes, taken)
         return taken
+
+    def commit_facts(self, writes: Writes, taken: list[int]) -> None:
+        for fact in writes.outbox:
+            if fact.row not in taken and all(fact[:2] + fact[3:4] != one[:2] + one[3:4] for one in self.facts):
+                self.facts.append(fact)
+        for done in writes.outbox_done:
+            self.facts = [one for one in self.facts if (one.shard, one.kind, one.key) != (done[0], done[1], done[3])]
 
     def of(self, kind: str, row: int) -> list[Any]:
         return [item for item in self.told[kind] if item.row == row]

@@ -8,6 +8,8 @@ from reach.core.rows import (
     CheckpointRow,
     EffectRow,
     FailureRow,
+    OutboxDone,
+    OutboxRow,
     OutcomeRow,
     PinRow,
     ReserveRow,
@@ -105,6 +107,14 @@ def agent(instance_id: str = "inst-1", revision: int = 1, tenant: str = "acme", 
 
 def pin(session: str = "s1", instance_id: str = "inst-1", **changes: Any) -> PinRow:
     return PinRow(9, "owner", "summarizer", "acme", session, instance_id, 7_000, 0)._replace(**changes)
+
+
+def fact(key: str, lane: str = "a", row: int = 0, kind: str = "turn", **changes: Any) -> OutboxRow:
+    return OutboxRow(3, kind, lane, key, row, "acme", f"task-{row}", 8_000_000 + row, b"\x00body")._replace(**changes)
+
+
+def done(of: OutboxRow) -> OutboxDone:
+    return OutboxDone(of.shard, of.kind, of.lane, of.key)
 
 
 def writes(**kinds: list[Any]) -> Writes:

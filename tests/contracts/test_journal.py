@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -25,7 +26,9 @@ from tests.contracts.journal_rows import (
     agent,
     attempt,
     checkpoint,
+    done,
     effect,
+    fact,
     failure,
     outcome,
     pin,
@@ -296,7 +299,8 @@ def test_the_same_batch_again_changes_nothing(kept):
         agents=[agent("a", 1), agent("b", 2)],
         agents_gone=[AgentGone("acme", "a")],
         pins=[pin("s1"), pin("s2"), pin("s1", "")],
-        outbox=[OutboxRow(3, "turn", "task-2", b"body")],
+        outbox=[fact("task-2"), fact("gone")],
+        outbox_done=[done(fact("gone"))],
     )
     assert kept.journal.commit(batch) == [4]
     once = kept.journal.load(), kept.journal.list_tasks(TaskQuery("acme"))
@@ -305,6 +309,62 @@ def test_the_same_batch_again_changes_nothing(kept):
     journal = kept.reopen()
     assert journal.commit(batch) == [4]
     assert (journal.load(), journal.list_tasks(TaskQuery("acme"))) == once
+
+
+# Facts to be delivered
+
+
+def facts_of(journal, kind="turn", page=2):
+    """All facts of a kind by lane, read page by page."""
+    lanes: list[str] = []
+    while some := journal.fact_lanes(kind, lanes[-1] if lanes else None, page):
+        lanes += some
+    found: dict[str, list[OutboxRow]] = {}
+    for lane in lanes:
+        after, found[lane] = 0, []
+        while some := journal.facts(kind, lane, after, page):
+            assert [one.number for one in some] == sorted({one.number for one in some} - {after})
+            after = some[-1].number
+            found[lane] += [one.fact for one in some]
+    return found
+
+
+def test_facts_are_kept_in_order_by_lane_until_they_are_done(kept):
+    kept.journal.commit(writes(outbox=[fact("k3"), fact("k1", "b"), fact("k2", row=7), fact("k4", "")]))
+    kept.journal.commit(writes(outbox=[fact("k0"), fact("other", kind="webhook")], outbox_done=[done(fact("k2"))]))
+    journal = kept.reopen()
+    assert facts_of(journal) == {"": [fact("k4", "")], "a": [fact("k3"), fact("k0")], "b": [fact("k1", "b")]}
+    assert facts_of(journal, "webhook") == {"a": [fact("other", kind="webhook")]}
+    journal.commit(writes(outbox_done=[done(fact("k3")), done(fact("never")), done(fact("k0")), done(fact("k4", ""))]))
+    assert facts_of(journal) == {"b": [fact("k1", "b")]}
+
+
+def test_a_fact_has_one_name_and_the_first_of_a_name_counts(kept):
+    kept.journal.commit(writes(outbox=[fact("k", body=b"1"), fact("k", body=b"2")]))
+    kept.journal.commit(writes(outbox=[fact("k", body=b"3"), fact("k", kind="webhook"), fact("k", shard=4)]))
+    assert facts_of(kept.reopen()) == {"a": [fact("k", body=b"1"), fact("k", shard=4)]}
+
+
+def test_a_fact_that_is_done_in_its_own_batch_is_not_there(journal):
+    journal.commit(writes(outbox=[fact("k")], outbox_done=[done(fact("k"))]))
+    assert facts_of(journal) == {}
+
+
+def test_a_number_of_a_fact_is_never_used_again(kept):
+    """Who has read up to a number misses nothing that comes later, also when the last ones were done meanwhile."""
+    kept.journal.commit(writes(outbox=[fact("k1"), fact("k2")]))
+    (_, last) = kept.journal.facts("turn", "a", 0, 10)
+    kept.journal.commit(writes(outbox_done=[done(fact("k1")), done(fact("k2"))]))
+    journal = kept.reopen()
+    journal.commit(writes(outbox=[fact("k3")]))
+    assert [one.fact for one in journal.facts("turn", "a", last.number, 10)] == [fact("k3")]
+
+
+def test_a_fact_about_a_task_whose_id_is_taken_is_dropped_with_it(journal):
+    journal.commit(writes(tasks=[task(1, "one")]))
+    batch = writes(tasks=[task(2, "one"), task(3)], outcomes=[outcome(2)], outbox=[fact("a", row=2), fact("b", row=3)])
+    assert journal.commit(batch) == [2]
+    assert facts_of(journal) == {"a": [fact("b", row=3)]}
 
 
 # Agents and pins
@@ -608,6 +668,15 @@ class Machine(RuleBasedStateMachine):
             batch.pins.append(pin(data.draw(names), data.draw(st.sampled_from(["", "x", "y"]))))
         self.send(batch)
 
+    @rule(data=st.data())
+    def commits_facts(self, data):
+        keys = st.sampled_from("klm")
+        batch = Writes()
+        for _ in range(data.draw(NUMBERS)):
+            batch.outbox.append(fact(data.draw(keys), data.draw(st.sampled_from(["", "a", "b"]))))
+        batch.outbox_done = [done(fact(key)) for key in data.draw(st.lists(keys, max_size=2))]
+        self.send(batch)
+
     @rule()
     def sends_again(self):
         # What a purge took is not sent again: it had ended long before.
@@ -645,6 +714,10 @@ class Machine(RuleBasedStateMachine):
                 name = f"id-{number}"
                 assert self.made.journal.find(tenant, name) == self.model.find(tenant, name)
         assert self.made.journal.load() == self.model.load()
+        lanes: dict[str, list[Any]] = {}
+        for one in self.model.facts:
+            lanes.setdefault(one.lane, []).append(one)
+        assert facts_of(self.made.journal) == lanes
 
     def a_task(self, data, row):
         return task(

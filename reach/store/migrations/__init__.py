@@ -178,7 +178,27 @@ create table outbox (
 );
 """
 
-MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST),)
+_OUTBOX = """
+-- Facts for others, until they are delivered. Version 1 had the table and wrote nothing to it. Numbers are never used
+-- again, so that who has read up to one misses nothing.
+drop table outbox;
+create table outbox (
+    id integer primary key autoincrement,
+    shard integer not null,
+    kind text,
+    lane text,
+    key text,
+    task integer,                         -- its row
+    tenant text,
+    task_id text,
+    at integer,                           -- milliseconds since the epoch
+    body blob,
+    unique (shard, kind, key)
+);
+create index outbox_by_lane on outbox (kind, lane, id);
+"""
+
+MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST), (2, _OUTBOX))
 """Oldest first."""
 
 NEWEST: Final = MIGRATIONS[-1][0]
