@@ -29,6 +29,9 @@ BASELINE_MOVES = 0.05
 """By how much the baseline must differ from the one in use for all scores to be made anew."""
 MEDIAN_OF = 501
 """Instances whose latencies the median is taken of, spread evenly; all of them in pools up to this."""
+LOOK_MS_EACH = 2
+"""The figures of the pool are looked at so seldom, in ms for each instance that is asked for them, that it costs a
+fraction of a percent of a core: every 200 ms in a pool of 100, once a second in one of 500 or more."""
 MAX_METHODS = 16
 """Methods of a pool that have a baseline of their own."""
 
@@ -38,6 +41,7 @@ class Scores:
 
     __slots__ = (
         "_changed",
+        "_look_ms",
         "_outdated",
         "_refreshed_ms",
         "_some",
@@ -56,6 +60,8 @@ class Scores:
         """Those whose latencies the median is taken of; made anew when anybody comes or goes."""
         self._some_at = -1
         self._refreshed_ms = 0
+        self._look_ms = 0
+        """When the figures of the pool are looked at next."""
         self._weights_moved = False
         self.follows_load = False
         """A policy in use weighs how the load compares with the pool's."""
@@ -87,7 +93,7 @@ class Scores:
             "underload" in index.policy.weights or index.policy.way is Way.CONSISTENT_HASH for index in indexes
         )
         by_reach = any("reach" in index.policy.weights for index in indexes)
-        if self._pool_moved():
+        if turn.now_ms >= self._look_ms and self._pool_moved():
             self._outdated = list(self.pool.instances.values())
         left = SCORED_AT_MOST // len(indexes)
         if len(self._changed) <= left:
@@ -127,6 +133,7 @@ class Scores:
             self._some_at = router.revision
             self._some = list(instances.values())[:: max(1, len(instances) // MEDIAN_OF)]
         some = self._some
+        self._look_ms = router.now_ms + max(REFRESH_MS, LOOK_MS_EACH * len(some))
         methods = self._methods(some)
         router.judges_methods = len(methods) > 1
         for method in ("", *methods) if router.judges_methods else ("",):

@@ -37,11 +37,20 @@ class Vitals:
         instance = event.instance
         if instance.bit < 0:
             return  # it has left; what it still says proves nothing
+        before = instance.foreign, instance.max_concurrency, instance.availability
         self._heard(instance, turn)
         if event.status:
             self._take(instance, event.status, turn)
         if event.echoed:
             self.pool.conditions.hears(instance, event.sent, event.echoed, turn)
+        if (
+            before == (instance.foreign, instance.max_concurrency, instance.availability)
+            and instance.health is Health.HEALTHY
+            and not (instance.conditions or instance.blocked_by or instance.suspected or instance.missed_since_ms)
+        ):  # nothing is odd and nothing new, as nearly always: it stays where it is
+            instance.beat_ms = turn.now_ms
+            self.pool.scores.changed(instance)
+            return
         self.proven(instance, "beat", turn)
 
     def _heard(self, instance: Instance, turn: Turn) -> None:

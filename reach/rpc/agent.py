@@ -266,9 +266,11 @@ class AttachStream:
 
     def _beat(self, link: AttachLink, instance: Instance, beat: attach_pb2.LinkBeat) -> None:
         self.services.metrics.beat("stream")
-        if is_cut(beat.status):
+        status = beat.status
+        said = read_status(status)
+        if is_cut(status, said):
             self.services.metrics.status_cut()
-        self._post(link, ev.Beat(instance, read_status(beat.status), self._down, beat.last_frame))
+        self._post(link, ev.Beat(instance, said, self._down, beat.last_frame))
         if instance.link is not link:
             # A hello of an earlier stream came later than the one of this: the instance is taken to be there.
             self.say(resync=True)
@@ -292,9 +294,10 @@ class AttachStream:
 
     def _warm(self, link: AttachLink, instance: Instance, status: Any) -> None:
         self.services.metrics.beat("warm")
-        if is_cut(status):
+        said = read_status(status)
+        if is_cut(status, said):
             self.services.metrics.status_cut()
-        self._post(link, ev.Beat(instance, read_status(status)))
+        self._post(link, ev.Beat(instance, said))
 
     def _effect(self, link: AttachLink, instance: Instance, message: attach_pb2.EffectRequest) -> None:
         key = read_key("effect.key", message.key, link.tenant)

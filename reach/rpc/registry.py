@@ -251,9 +251,10 @@ class HeartbeatServicer(heartbeat_pb2_grpc.HeartbeatServiceServicer):
         boot_id = check_id("beat.boot_id", beat.boot_id, required=True)
         pool, instance = self._reach.instance(principal.tenant, instance_id, boot_id)
         self._services.metrics.beat(kind)
-        if is_cut(beat.status):
+        said = read_status(beat.status)
+        if is_cut(beat.status, said):
             self._services.metrics.status_cut()
-        self._reach.post(pool, ev.Beat(instance, read_status(beat.status)))
+        self._reach.post(pool, ev.Beat(instance, said))
         return instance
 
     async def Heartbeat(self, request: heartbeat_pb2.HeartbeatRequest, context: Any) -> heartbeat_pb2.HeartbeatResponse:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -209,31 +209,68 @@ def _between(field: str, value: int, least: int, most: int) -> int:
     return value
 
 
+_AVAILABILITIES = {one.value: one for one in Availability}
+
+
+def _watermark(said: dict[str, Any], value: float) -> None:
+    said["memory_watermark"] = _share("status.memory_watermark", value)
+
+
+def _slots(said: dict[str, Any], value: int) -> None:
+    said["max_concurrency"] = _between("status.max_concurrency", value, 1, 100_000)
+
+
+def _says(said: dict[str, Any], value: int) -> None:
+    said["availability"] = _AVAILABILITIES.get(value) or _availability("status.availability", value)
+
+
+def _until(said: dict[str, Any], value: Any) -> None:
+    if "availability" in said:  # it comes after it
+        said["availability_ttl"] = duration_ms("status.availability_ttl", value)
+
+
+def _duration(name: str) -> Callable[[dict[str, Any], Any], None]:
+    field = f"status.{name}"
+
+    def read(said: dict[str, Any], value: Any) -> None:
+        said[name] = duration_ms(field, value)
+
+    return read
+
+
+def _methods(said: dict[str, Any], value: Any) -> None:
+    said["methods"] = {one.name: one.inflight for one in value}
+
+
+_READ_STATUS: dict[str, Callable[[dict[str, Any], Any], None]] = {
+    "memory_watermark": _watermark,
+    "max_concurrency": _slots,
+    "availability": _says,
+    "availability_ttl": _until,
+    "methods": _methods,
+    **{name: _duration(name) for name in ("last_task_duration", "last_completion_age", "longest_task", "loop_stalled")},
+}
+"""How a field of a status is read, where its value is not simply kept."""
+_STATUS = {field: (field.name, _READ_STATUS.get(field.name)) for field in agent_pb2.AgentStatus.DESCRIPTOR.fields}
+
+
 def read_status(status: agent_pb2.AgentStatus) -> dict[str, Any]:
-    """What a status says; absent fields are absent (REG-3). A status over 2 KiB loses its methods."""
+    """What a status says; absent fields are absent (REG-3). A status over 2 KiB loses its methods (`is_cut`)."""
     said: dict[str, Any] = {}
-    for field in ("inflight", "queue_length", "free_slots", "free_session_slots", "consecutive_failure_count", "ready"):
-        if status.HasField(field):
-            said[field] = getattr(status, field)
-    if status.HasField("memory_watermark"):
-        said["memory_watermark"] = _share("status.memory_watermark", status.memory_watermark)
-    if status.HasField("max_concurrency"):
-        said["max_concurrency"] = _between("status.max_concurrency", status.max_concurrency, 1, 100_000)
-    for field in ("last_task_duration", "last_completion_age", "longest_task", "loop_stalled"):
-        if status.HasField(field):  # type: ignore[arg-type]
-            said[field] = duration_ms(f"status.{field}", getattr(status, field))
-    if status.availability:
-        said["availability"] = _availability("status.availability", status.availability)
-        if status.HasField("availability_ttl"):
-            said["availability_ttl"] = duration_ms("status.availability_ttl", status.availability_ttl)
-    if status.methods and not is_cut(status):
-        said["methods"] = {one.name: one.inflight for one in status.methods}
+    for field, value in status.ListFields():  # only those that are there: a beat is read thousands of times a second
+        name, read = _STATUS[field]
+        if read is None:
+            said[name] = value
+        else:
+            read(said, value)
+    if "methods" in said and status.ByteSize() > STATUS_BYTES:
+        del said["methods"]
     return said
 
 
-def is_cut(status: agent_pb2.AgentStatus) -> bool:
-    """Whether `read_status` leaves out what a status says of methods, for it is over 2 KiB (HLT-2)."""
-    return bool(status.methods) and status.ByteSize() > STATUS_BYTES
+def is_cut(status: agent_pb2.AgentStatus, said: dict[str, Any]) -> bool:
+    """Whether `said`, which was read of a status, is without what that says of methods, for it is over 2 KiB (HLT-2)."""
+    return "methods" not in said and bool(status.methods)
 
 
 def fault_from_proto(error: error_pb2.Error) -> Fault:
