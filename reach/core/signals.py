@@ -5,7 +5,7 @@ Unknown is neutral: a new instance is neither preferred nor avoided.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from math import exp
@@ -28,13 +28,16 @@ def availability(beats: Sequence[int], interval_ms: int, since_ms: int, now_ms: 
         since_ms: When the first could have come; the window is no longer than this.
         now_ms: Now.
     """
-    begin = max(since_ms, now_ms - BEAT_WINDOW_MS)
-    recent = max(begin, now_ms - RECENT_MS)
-    expected = ((now_ms - begin) + (now_ms - recent)) / interval_ms
+    begin, recent = now_ms - BEAT_WINDOW_MS, now_ms - RECENT_MS
+    if since_ms > begin:
+        begin = since_ms
+        if since_ms > recent:
+            recent = since_ms
+    expected = (now_ms - begin + now_ms - recent) / interval_ms
     if expected < 1:
         return 1.0
-    received = (len(beats) - bisect_right(beats, begin - 1)) + (len(beats) - bisect_left(beats, recent))
-    return min(1.0, received / expected)
+    received = 2 * len(beats) - bisect_left(beats, begin) - bisect_left(beats, recent)
+    return received / expected if received < expected else 1.0
 
 
 def latency(mean_ms: float, baseline_ms: float) -> float:

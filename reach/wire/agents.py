@@ -269,7 +269,7 @@ def read_status(status: agent_pb2.AgentStatus) -> dict[str, Any]:
 
 
 def is_cut(status: agent_pb2.AgentStatus, said: dict[str, Any]) -> bool:
-    """Whether `said`, which was read of a status, is without what that says of methods, for it is over 2 KiB (HLT-2)."""
+    """Whether `said`, read of a status, lacks what that says of methods, for it is over 2 KiB (HLT-2)."""
     return "methods" not in said and bool(status.methods)
 
 
