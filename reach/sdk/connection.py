@@ -27,6 +27,9 @@ FRAME_LIMIT: Final = 512 << 10
 FIRST_WAIT_S: Final = 0.1
 LONGEST_WAIT_S: Final = 5.0
 """Running work is kept for 30 s for an agent that comes back; so the wait between tries is never longer than this."""
+WAIT_PER_AWAY: Final = 0.5
+"""Longest wait as a share of the time that the server has been away. A server that was restarted in a second is found
+again within the next half, whatever the tries met before; and all who lost it come back spread over as long."""
 OPENING_TIMEOUT_S: Final = 10.0
 """How long a server may take from the connection to its first frame."""
 
@@ -150,7 +153,8 @@ class Peer(Protocol):
 
 
 class Connection:
-    """Keeps one stream open, for ever, with full jitter from 100 ms to 5 s between tries."""
+    """Keeps one stream open, for ever, with full jitter from 100 ms to 5 s between tries: the longer the server has
+    been away, the longer they are."""
 
     def __init__(self, target: Target, method: str, parse: Callable[[bytes], Any], peer: Peer) -> None:
         self.outbox = Outbox()
@@ -160,7 +164,8 @@ class Connection:
         self._method = method
         self._parse = parse
         self._peer = peer
-        self._tries = 0
+        self._lost_at: float | None = None
+        """When (loop time) the server was lost; None while all is well."""
         self._reopen = False
         self._ending: asyncio.Future[None] | None = None
         self._before: Call = None
@@ -190,7 +195,7 @@ class Connection:
 
     def established(self) -> None:
         """The peer has what it needs from the new stream: the wait starts small again, the old stream may go."""
-        self._tries = 0
+        self._lost_at = None
         self.up = True
         self._close_before()
         if self._told is False:
@@ -277,8 +282,10 @@ class Connection:
             call.cancel()
 
     def _pause_s(self, error: ReachError) -> float:
-        most = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(self._tries, 10))
-        self._tries += 1
+        now = asyncio.get_running_loop().time()
+        if self._lost_at is None:
+            self._lost_at = now
+        most = min(LONGEST_WAIT_S, FIRST_WAIT_S + WAIT_PER_AWAY * (now - self._lost_at))
         asked = min((error.retry_after_ms or 0) / 1000, LONGEST_WAIT_S)
         return max(random.uniform(0, most), asked * random.uniform(0.8, 1.0))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +57,10 @@ class Live:
             try:
                 await self._play(f"live-{number}", letters)
             except (Ended, AssertionError, TimeoutError, grpc.aio.AioRpcError) as error:
-                self.wrong.append(f"{' → '.join(letters)}: {type(error).__name__} {error}")
+                where = traceback.extract_tb(error.__traceback__)[-1 if isinstance(error, AssertionError) else 1]
+                self.wrong.append(
+                    f"{' → '.join(letters)}: {type(error).__name__} {error} ({where.lineno} {where.line})"
+                )
 
     async def _play(self, name: str, letters: tuple[str, ...]) -> None:
         agent = AgentByHand(self._stubs)

@@ -10,10 +10,14 @@ import subprocess
 import sys
 import textwrap
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from reach import Agent, Client, Timeout
+from reach import Agent, Client, Timeout, errors
+from reach.sdk import connection
+from reach.sdk.channel import Target
 from tests.sdk.fake_server import FakeServer
 from tests.sdk.test_agent import default, running
 from tests.sdk.test_examples import echo
@@ -274,3 +278,20 @@ def _is_socket(fd: str) -> bool:
         return os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
     except OSError:
         return False
+
+
+async def test_F1_the_wait_between_tries_grows_with_the_time_without_a_server(monkeypatch):
+    """A restart of a second costs half of one more at most; an outage of a minute no more than 5 s."""
+    monkeypatch.setattr("reach.sdk.connection.random", SimpleNamespace(uniform=lambda least, most: most))
+    now = [100.0]
+    clock = SimpleNamespace(get_running_loop=lambda: SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr("reach.sdk.connection.asyncio", clock)
+    line = connection.Connection(Target("127.0.0.1:1", None, None), "/x/Y", bytes, cast("Any", None))
+    gone = errors.Unavailable("gone", errors.Reason.OWNER_UNAVAILABLE)
+    waits = []
+    for after in (0.0, 1.0, 4.0, 60.0):
+        now[0] = 100.0 + after
+        waits.append(line._pause_s(gone))
+    assert waits == pytest.approx([0.1, 0.6, 2.1, 5.0])
+    line.established()
+    assert line._pause_s(gone) == pytest.approx(0.1)

@@ -1,0 +1,177 @@
+"""Load of hundreds of tasks a second while processes are killed, and the sums that must come out even afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from reach import Client, TaskState
+from tests.e2e.agents.worker import text_of
+from tests.e2e.processes import begins, tell
+from tests.e2e.reading import Text
+
+RATE = 250.0
+"""Tasks a second, whatever happens to those before: an open loop."""
+PATIENCE = 60.0
+LOOKS = 64
+"""Tasks that are looked up at a time."""
+
+
+class Load:
+    """Gives tasks at `RATE` and remembers what it was told of each.
+
+    Four in five are answered at once; the others take up to a second, and some stream their answer.
+    """
+
+    def __init__(self, client: Client, chance: random.Random) -> None:
+        self._client = client
+        self._chance = chance
+        self._running: set[asyncio.Task[None]] = set()
+        self._driver: asyncio.Task[None] | None = None
+        self.wanted: dict[str, str] = {}
+        """What the answer of each must be."""
+        self.told: dict[str, tuple[str, float]] = {}
+        """The answer that was told, and when (time.time)."""
+        self.failed: dict[str, str] = {}
+        self.began_at = 0.0
+        self.seconds = 0.0
+
+    def start(self) -> None:
+        """Begins to give tasks."""
+        self.began_at = time.monotonic()
+        self._driver = asyncio.create_task(self._drive(), name="load")
+
+    async def stop(self) -> None:
+        """Gives no more, and waits for what was given."""
+        assert self._driver is not None
+        self._driver.cancel()
+        await asyncio.wait({self._driver})
+        self.seconds = time.monotonic() - self.began_at
+        if self._running:
+            await asyncio.wait(self._running, timeout=PATIENCE)
+        for task in list(self._running):
+            self.failed[task.get_name()] = "no answer at the end"
+            task.cancel()
+
+    async def _drive(self) -> None:
+        number = 0
+        while True:
+            due = int((time.monotonic() - self.began_at) * RATE)
+            while number < due:
+                name = f"t{number}"
+                task = asyncio.create_task(self._one(name, self._chance.random()), name=name)
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+                number += 1
+            await asyncio.sleep(0.004)
+
+    async def _one(self, name: str, kind: float) -> None:
+        try:
+            if kind < 0.8:
+                self.wanted[name] = name
+                text = (await self._send("echo", name, name)).text
+            elif kind < 0.95:
+                seconds = round(self._chance.uniform(0.05, 1.0), 3)
+                self.wanted[name] = f"slept {seconds}"
+                text = (await self._send("sleep", {"seconds": seconds}, name)).text
+            else:
+                text = await self._streamed(name, self._chance.randrange(5, 40))
+        except Exception as error:  # noqa: BLE001 - every failure counts as one
+            self.failed[name] = f"{type(error).__name__}: {error}"
+        else:
+            self.told[name] = (text, time.time())
+
+    async def _send(self, method: str, payload: Any, name: str) -> Any:
+        result = await self._client.send(method, payload, agent_type="worker", task_id=name, start_to_close=60)
+        if result.state is not TaskState.SUCCEEDED:
+            self.failed[name] = f"{result.state.name} after {result.attempts} attempts: {result.error}"
+        return result
+
+    async def _streamed(self, name: str, count: int) -> str:
+        self.wanted[name] = text_of(name, count)
+        text = Text()
+        payload = {"count": count, "pause": 0.02}
+        async for event in self._client.stream("stream", payload, agent_type="worker", task_id=name, start_to_close=60):
+            text.add(event.message)
+        if text.value != self.wanted[name]:
+            self.failed[name] = f"the pieces that were streamed do not make the whole: {text.kinds}"
+        return text.result
+
+    def unserved(self, lives: list[tuple[float, float]]) -> list[float]:
+        """For each time that the server was up (from, to; time.time): seconds of it before the first answer.
+
+        Where there was none at all, its seconds count to the next one: a client that is still waiting for its turn to
+        connect when the server dies again has been without it for both.
+        """
+        times = sorted(at for _, at in self.told.values())
+        found, waited = [], 0.0
+        for begin, end in lives:
+            first = next((at for at in times if at > begin), end)
+            if first < end:
+                found.append(waited + first - begin)
+                waited = 0.0
+            else:
+                waited += end - begin
+        return found
+
+
+def even(load: Load, log: Path, excused: Callable[[str, dict[str, Any]], bool]) -> dict[str, int]:
+    """The sums; raises AssertionError where one does not come out.
+
+    Args:
+        load: What was given and told.
+        log: What the agents began.
+        excused: Whether a begin of a task may be followed by another one, because its agent was killed.
+    """
+    begun = begins(log)
+    wrong = {name: (text, load.wanted[name]) for name, (text, _) in load.told.items() if text != load.wanted[name]}
+    doubled = {
+        name: lines
+        for name, lines in begun.items()
+        if len(lines) > 1 and not all(excused(name, line) for line in lines[:-1])
+    }
+    late = [
+        name for name, (_, told_at) in load.told.items() for line in begun.get(name, []) if line["at"] > told_at + 0.001
+    ]
+    lost = load.wanted.keys() - load.told.keys()
+    unasked = begun.keys() - load.wanted.keys()
+    sums = {
+        "given": len(load.wanted), "answered": len(load.told), "lost": len(lost), "wrong": len(wrong),
+        "doubled": len(doubled), "begun after their answer": len(late), "begun again": sum(
+            len(lines) - 1 for lines in begun.values()), "unasked": len(unasked),
+    }  # fmt: skip
+    tell(sums)
+    assert not load.failed, (len(load.failed), dict(list(load.failed.items())[:5]))
+    assert not lost, (len(lost), sorted(lost)[:5])
+    assert not wrong, (len(wrong), list(wrong.items())[:5])
+    assert not doubled, (len(doubled), list(doubled.items())[:3])
+    assert not late, (len(late), late[:5])
+    assert not unasked
+    return sums
+
+
+async def kept(client: Client, load: Load) -> None:
+    """What the journal has of each task is what was told."""
+    room = asyncio.Semaphore(LOOKS)
+    states: Counter[str] = Counter()
+
+    async def look(name: str) -> None:
+        async with room:
+            task = await client.get_task(name)
+            assert task.result is not None, name
+            assert (task.result.state, task.result.text) == (TaskState.SUCCEEDED, load.told[name][0]), name
+            states[task.result.state.name] += 1
+
+    await asyncio.gather(*(look(name) for name in load.told))
+    tell(f"kept: {dict(states)}")
+
+
+def tell_times(what: str, seconds: list[float]) -> None:
+    """Median and worst, for people."""
+    tell(f"{what}: median {statistics.median(seconds):.3f} s, worst {max(seconds):.3f} s, of {len(seconds)}")
