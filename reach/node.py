@@ -36,7 +36,7 @@ from reach.runtime.clock import Clock
 from reach.runtime.embedders import Embedder, EndpointEmbedder, LocalEmbedder
 from reach.runtime.host import Host
 from reach.runtime.idle_pools import EVERY_SECONDS, IdlePools
-from reach.runtime.loading import restore
+from reach.runtime.loading import restore, unapplied_turns
 from reach.runtime.matcher import Matcher
 from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
@@ -118,7 +118,7 @@ class Node:
         self.host.level_1.default_retry = reader.default_retry
         await self._load_rules()
         loaded = await asyncio.to_thread(journal.load)
-        restored = restore(self.host, loaded)
+        restored = restore(self.host, loaded, await asyncio.to_thread(unapplied_turns, journal))
         matcher = config.matcher
         self.host.directory.configure(
             strict=config.registry.strict, threshold=matcher.threshold, generic_type=matcher.generic_type

@@ -12,6 +12,7 @@ from reach.core.model import PoolKey
 from reach.errors import InvalidRequest
 from reach.rpc.server import Listen
 from reach.runtime.settings import Settings
+from reach.runtime.summarisers import EndpointSummariser
 from reach.runtime.wake import WakeHook
 from reach.transports.credentials import CredentialEntry, Credentials
 from reach.transports.dialler import DialSettings
@@ -33,7 +34,13 @@ def host_settings(config: Config, policies: Policies) -> Settings:
     }
     settings.thresholds = thresholds_of(config)
     settings.heartbeat_ms = int(config.heartbeat.interval * 1_000)
-    settings.session_ttl_ms = int(config.session.ttl * 1_000)
+    session = config.session
+    settings.session_ttl_ms = int(session.ttl * 1_000)
+    settings.session_limit, settings.session_bytes = session.limit, session.limit_bytes
+    settings.context_bytes = session.context_bytes
+    if session.summariser == "endpoint":
+        key = _read(session.key_file).decode(errors="replace").strip()
+        settings.summariser = EndpointSummariser(session.url, session.model, key)
     return settings
 
 

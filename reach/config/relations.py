@@ -45,20 +45,29 @@ def broken_relations(config: Config) -> Iterator[Broken]:
 
 
 def _files(config: Config) -> Iterator[Broken]:
-    router, matcher = config.router, config.matcher
+    router, matcher, session = config.router, config.matcher, config.session
     named = {
         "router.vocabulary_file": router.vocabulary_file,
         "router.routes_file": router.routes_file,
         "matcher.key_file": matcher.key_file,
+        "session.key_file": session.key_file,
     }
     for name, path in named.items():
         if path and not os.access(path, os.R_OK):
             yield (name,), f"{name} cannot be read: {path}"
     if matcher.embedder == "endpoint":
-        if not re.fullmatch(r"https?://[^\s/?#@]+(?::[0-9]+)?(?:/[^\s?#]*)?", matcher.url):
-            yield ("matcher.url", "matcher.embedder"), "matcher.url must be http://host:port/… or https://host/…"
-        if not matcher.model:
-            yield ("matcher.model", "matcher.embedder"), "matcher.embedder endpoint needs matcher.model"
+        yield from _endpoint("matcher", "embedder", matcher.url, matcher.model)
+    if session.summariser == "endpoint":
+        yield from _endpoint("session", "summariser", session.url, session.model)
+
+
+def _endpoint(section: str, kind: str, url: str, model: str) -> Iterator[Broken]:
+    """A model that is called needs an address and a name."""
+    if not re.fullmatch(r"https?://[^\s/?#@]+(?::[0-9]+)?(?:/[^\s?#]*)?", url):
+        text = f"{section}.url must be http://host:port/… or https://host/…"
+        yield (f"{section}.url", f"{section}.{kind}"), text
+    if not model:
+        yield (f"{section}.model", f"{section}.{kind}"), f"{section}.{kind} endpoint needs {section}.model"
 
 
 def is_loopback(host: str) -> bool:

@@ -299,6 +299,25 @@ class Session(Section, frozen=True):
     """Seconds that a task waits for the instance of its conversation while that is merely full; then the conversation
     moves to another one. Too small: conversations move in every burst. Too large: tasks wait though others are free. 0:
     it moves at once."""
+    limit: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
+    """Conversations that are known at a time; those that were used longest ago go first. Too small: living ones lose
+    their context. Too large: memory."""
+    limit_bytes: Annotated[int, Meta(ge=1_048_576, le=1_099_511_627_776)] = 268_435_456
+    """What their contexts take in all, in bytes. Too small: living conversations lose their context. Too large: memory,
+    which it also takes to load them at the start."""
+    context_bytes: Annotated[int, Meta(ge=4_096, le=262_144)] = 65_536
+    """What the turns of one conversation take, in bytes; what is more is shortened, the oldest first. They come with
+    each task. Too small: agents see cut texts. Too large: each task carries more."""
+    summariser: Literal["extractive", "endpoint"] = "extractive"
+    """What makes old turns short, ten at a time. `extractive`: their most telling sentences are kept as they are.
+    `endpoint`: the model that `url` names writes a summary; while it fails, extracts take its place."""
+    url: Text = ""
+    """Endpoint that speaks OpenAI's `POST {url}/chat/completions`, such as `http://127.0.0.1:11434/v1`. It sees what
+    was said."""
+    model: Annotated[str, Meta(max_length=256)] = ""
+    """Its name for the model."""
+    key_file: Text = ""
+    """File with the key that is sent to it. Empty: none is sent."""
 
 
 class Results(Section, frozen=True):

@@ -142,6 +142,18 @@ class PinRow(NamedTuple):
     handoffs: int
 
 
+class ContextRow(NamedTuple):
+    """What is known of a session; with no `state`: it is gone. The latest one counts."""
+
+    shard: int
+    tenant: str
+    session: str
+    revision: int
+    expires_wall_ms: int
+    state: Any
+    """`Context.state()`: plain values that nobody changes any more."""
+
+
 class OutboxRow(NamedTuple):
     """A fact for others, kept until it is delivered. Named by (shard, kind, key): the first one of a name counts."""
 
@@ -177,6 +189,7 @@ class Writes:
         "agents_gone",
         "attempts",
         "checkpoints",
+        "contexts",
         "effects",
         "failures",
         "outbox",
@@ -198,6 +211,7 @@ class Writes:
         self.agents: list[AgentRow] = []
         self.agents_gone: list[AgentGone] = []
         self.pins: list[PinRow] = []
+        self.contexts: list[ContextRow] = []
         self.outbox: list[OutboxRow] = []
         self.outbox_done: list[OutboxDone] = []
 
@@ -213,6 +227,7 @@ class Writes:
             or self.effects
             or self.checkpoints
             or self.agents_gone
+            or self.contexts
             or self.outbox
             or self.outbox_done
         )

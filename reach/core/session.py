@@ -13,6 +13,8 @@ PIN_WAIT_MS = 5_000
 """How long a session's task waits for its full instance before it may go elsewhere."""
 PINNED_FULL = "pinned_instance_full"
 """What such a task waits for, as callers read it."""
+TURN = "turn"
+"""Kind of the fact that a task of a session has ended, which adds its turn to the context (see core/ending.py)."""
 MAX_PINS = 1_000_000
 SWEEP = 4
 """Expired pins that are dropped each time a pin is set."""

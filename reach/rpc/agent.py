@@ -61,9 +61,10 @@ class AttachLink:
     def _key(self, tenant: str, task_id: str, attempt: int) -> attempt_pb2.AttemptKey:
         return attempt_pb2.AttemptKey(task_id=task_id, attempt=attempt, tenant="" if tenant == self.tenant else tenant)
 
-    def offer(self, task: Task, instance: Instance, traceparent: str) -> None:
+    def offer(self, task: Task, instance: Instance, traceparent: str, context: bytes = b"") -> None:
         """See AgentLink."""
-        self._out.put(offer_item(self.number, task.attempt, task.spec, offer_rest(task, self.tenant, traceparent)))
+        rest = offer_rest(task, self.tenant, traceparent, context)
+        self._out.put(offer_item(self.number, task.attempt, task.spec, rest))
 
     def stop(self, tenant: str, task_id: str, attempt: int, reason: Reason) -> None:
         """See AgentLink."""

@@ -20,8 +20,9 @@ class AgentLink(Protocol):
     tenant: str
     """Who owns the instance."""
 
-    def offer(self, task: Task, instance: Instance, traceparent: str) -> None:
-        """Sends the task's current attempt; `traceparent` is empty where the trace is not recorded."""
+    def offer(self, task: Task, instance: Instance, traceparent: str, context: bytes = b"") -> None:
+        """Sends the task's current attempt; `traceparent` is empty where the trace is not recorded, `context` where
+        there is no session (see `Codec.offered_context`)."""
 
     def stop(self, tenant: str, task_id: str, attempt: int, reason: Reason) -> None:
         """Asks to stop an attempt."""

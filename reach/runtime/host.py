@@ -17,6 +17,7 @@ from reach.core.events import Joined
 from reach.core.model import Fault, PoolKey, Task, TaskState
 from reach.core.pool import STALLED_MS, Pool
 from reach.core.rows import RowNumbers
+from reach.core.session import TURN
 from reach.core.sifting import ANYBODY
 from reach.errors import ErrorClass, Reason
 from reach.runtime.agents import refuse
@@ -27,6 +28,7 @@ from reach.runtime.outbox import Outbox
 from reach.runtime.past import Past
 from reach.runtime.pools import Codec, Pools
 from reach.runtime.rules import look_again, resolve_waiting
+from reach.runtime.sessions import BOUNDS, Sessions
 from reach.runtime.settings import Settings
 from reach.runtime.shard import Shard
 from reach.runtime.taken import TAKEN, ask_again, undo
@@ -84,7 +86,9 @@ class Host(Pools):
         self._reads = reads if reads is not None else ThreadPoolExecutor(1, thread_name_prefix="journal-reads")
         self.wakes = WakeHooks(settings.wake, lambda key, event: self.post(self.pool(key), event))
         self.past = Past(self, journal, self._reads)
+        self.sessions = Sessions(self, settings)
         self.outbox = Outbox(journal, self._reads, self.committer.submit)
+        self.outbox.register(TURN, self.sessions, BOUNDS)
         self._acts: dict[type, Callable[[Any], None]] = {
             fx.Offer: self._offer,
             fx.StopAttempt: lambda e: e.link.stop(e.tenant, e.task_id, e.attempt, e.reason),
@@ -198,7 +202,11 @@ class Host(Pools):
         current = task.attempt == offer.attempt and task.instance is offer.instance
         if current and offer.instance.link is link and task.row != TAKEN:
             trace = self.notes.began(task) if task.trace else ""
-            if link is not None:
+            if link is None:
+                return
+            if task.session:
+                link.offer(task, offer.instance, trace, self.sessions.offered(task))
+            else:
                 link.offer(task, offer.instance, trace)
 
     def _events(self, effect: fx.Events) -> None:
@@ -241,6 +249,8 @@ class Host(Pools):
         if effect.task.row == TAKEN:
             ask_again(self, effect, effect.task)
             return
+        if effect.task.session and effect.first:
+            self.sessions.ended(effect.task)
         for reader in effect.readers:
             reader.sink.ended(reader, effect.task)
         if effect.first:
@@ -334,6 +344,7 @@ class Host(Pools):
         self._ticker.cancel()
         if self._looking is not None:
             self._looking.cancel()
+        self.sessions.stop()
         self.outbox.stop()
         await self.wakes.stop()
         if self._timer is not None:

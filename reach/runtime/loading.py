@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from reach.core.effects import Turn
 from reach.core.model import PoolKey
 from reach.core.restore import restore_instance, restore_pin, restore_task
 from reach.core.rows import AgentRow, AttemptRow
+from reach.core.session import TURN
 from reach.runtime.host import Host
-from reach.store.base import Loaded, StoredTask
+from reach.runtime.sessions import Ended
+from reach.store.base import Journal, Loaded, StoredTask
+
+LANES = 1_000
+FACTS = 1_000
 
 
-def restore(host: Host, loaded: Loaded) -> int:
+def unapplied_turns(journal: Journal) -> list[Ended]:
+    """Tasks of sessions that ended, and whose turns the contexts lack, in order of their end. Blocks."""
+    found: list[Ended] = []
+    lanes = journal.fact_lanes(TURN, None, LANES)
+    while lanes:
+        for lane in lanes:
+            facts = journal.facts(TURN, lane, 0, FACTS)
+            while facts:
+                for stored in facts:
+                    task = journal.find(stored.fact.tenant, stored.fact.task_id)
+                    if task is not None and task.outcome is not None and task.task.row == stored.fact.row:
+                        found.append((stored.fact, task))
+                facts = journal.facts(TURN, lane, facts[-1].number, FACTS)
+        lanes = journal.fact_lanes(TURN, lanes[-1], LANES)
+    return found
+
+
+def restore(host: Host, loaded: Loaded, turns: Sequence[Ended] = ()) -> int:
     """Brings back what the journal holds; returns how many tasks go on. Called once, before anything is served."""
     turn = Turn(host.clock.now_ms(), host.clock.wall_ms())
     host.begin(loaded.next_row, loaded.next_revision)
@@ -18,11 +42,13 @@ def restore(host: Host, loaded: Loaded) -> int:
         _restore_agent(host, agent, turn)
     for pin in loaded.pins:
         restore_pin(host.pool(PoolKey(pin.pool_tenant, pin.agent_type)), pin, turn)
+    host.sessions.restore(loaded.contexts, turns)
     for stored in loaded.tasks:
         _restore_task(host, stored, turn)
     host.committer.submit(turn)
     host.arm_all()
     host.outbox.start()
+    host.sessions.start()
     return len(loaded.tasks)
 
 

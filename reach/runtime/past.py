@@ -35,7 +35,7 @@ class Past:
         self._decisions: dict[tuple[str, str], dict[int, Any]] = {}
         """Verdicts by attempt, of the tasks that left the memory last."""
 
-    def _find(self, tenant: str, task_id: str, then: Any) -> None:
+    def look_up(self, tenant: str, task_id: str, then: Any) -> None:
         """Calls `then` with the stored task, None, or the error."""
         loop = asyncio.get_running_loop()
         reading = loop.run_in_executor(self._reads, self._journal.find, tenant, task_id)
@@ -80,9 +80,9 @@ class Past:
         if isinstance(question.reply, Reader):
             self.answer(question.reply, question.tenant, question.task_id, None)
         elif question.attempt == 0:
-            self._find(question.tenant, question.task_id, lambda found: self._tell_caller(question, found))
+            self.look_up(question.tenant, question.task_id, lambda found: self._tell_caller(question, found))
         else:
-            self._find(question.tenant, question.task_id, lambda found: self._tell_agent(question, found))
+            self.look_up(question.tenant, question.task_id, lambda found: self._tell_agent(question, found))
 
     def _tell_caller(self, question: AskJournal, found: StoredTask | Fault | None) -> None:
         if question.reply is None:
@@ -131,7 +131,7 @@ class Past:
             else:
                 otherwise()
 
-        self._find(tenant, task_id, tell)
+        self.look_up(tenant, task_id, tell)
 
     def _tell_reader(self, reader: Reader, task_id: str, spec: bytes | None, found: StoredTask | Fault | None) -> None:
         sink = reader.sink

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import Protocol
 
+from reach.core.context import Context, Exchange, Facts
 from reach.core.directory import UNRESOLVED
 from reach.core.events import Joining
 from reach.core.model import PoolKey, Task, TaskKey
+from reach.core.placement import shard_of
 from reach.core.policies import Policy
 from reach.core.pool import Pool
 from reach.core.queue import WaitQueue
@@ -18,7 +19,7 @@ from reach.core.session import Pins
 from reach.core.wake import Waker
 from reach.runtime.clock import Clock
 from reach.runtime.settings import Settings
-from reach.runtime.shard import SHARDS, Shard
+from reach.runtime.shard import Shard
 
 MAX_POOLS = 10_000
 """Pools of a node, before tasks for types that nobody has share one."""
@@ -42,11 +43,11 @@ class Codec(Protocol):
     def same_content(self, one: bytes, other: bytes) -> bool:
         """Whether two requests ask for the same (DLV-3)."""
 
+    def exchange_of(self, task: Task) -> tuple[Exchange, Facts]:
+        """The turn of a task that ended, and the names and values that it brings."""
 
-def shard_of(key: PoolKey) -> int:
-    """Which shard holds a pool: the same on every node."""
-    name = f"{key.tenant}\0{key.agent_type}\0{key.partition}".encode()
-    return int.from_bytes(blake2b(name, digest_size=8).digest(), "big") % SHARDS
+    def offered_context(self, context: Context, snapshot: bytes | None, number: int) -> bytes:
+        """What an offer says of a conversation, in the form of the links."""
 
 
 class Pools:

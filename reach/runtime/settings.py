@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from reach.core.canary import SHARE
+from reach.core.context import CONTEXT_BYTES
 from reach.core.health import THRESHOLDS
+from reach.core.homes import MAX_BYTES, MAX_SESSIONS
 from reach.core.model import PoolKey
 from reach.core.policies import BALANCED, POLICIES, Policy
 from reach.core.session import PIN_WAIT_MS
+from reach.runtime.summarisers import Summariser
 from reach.runtime.wake import WakeHook
 
 
@@ -14,8 +17,9 @@ class Settings:
     """Limits of the host, from the configuration."""
 
     __slots__ = (
-        "canary_share", "dead_letters", "heartbeat_ms", "overcommit", "pin_wait_ms", "policies", "policy",
-        "pool_policies", "queue_bytes", "queue_limit", "session_ttl_ms", "thresholds", "wake",
+        "canary_share", "context_bytes", "dead_letters", "heartbeat_ms", "overcommit", "pin_wait_ms", "policies",
+        "policy", "pool_policies", "queue_bytes", "queue_limit", "session_bytes", "session_limit", "session_ttl_ms",
+        "summariser", "thresholds", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -23,6 +27,10 @@ class Settings:
         self.queue_bytes = 1 << 30
         self.overcommit = 1.5
         self.session_ttl_ms = 720_000
+        self.session_limit, self.session_bytes, self.context_bytes = MAX_SESSIONS, MAX_BYTES, CONTEXT_BYTES
+        """How many sessions, and what all of them and the turns of each may take."""
+        self.summariser: Summariser | None = None
+        """What makes old turns short; None: their most telling sentences are kept."""
         self.heartbeat_ms = 5_000
         self.dead_letters = True
         self.policy: Policy = BALANCED

@@ -12,8 +12,6 @@ from reach.core.pool import Pool
 
 log = logging.getLogger(__name__)
 
-SHARDS = 64
-
 
 class Shard:
     """The pools of one shard, and what has happened to them since the last step."""

@@ -26,6 +26,8 @@ WARM_S: Final = 1.0
 
 MOST_USAGE: Final = 64
 """Figures of one answer."""
+MOST_NAMES: Final = 64
+"""Names of one answer that were said, and as many that were inferred."""
 
 Key = tuple[str, str]
 """(tenant, task_id)"""
@@ -71,6 +73,10 @@ def extras(answer: Answer) -> Fields:
         fields["usage"] = dict(islice(answer.usage.items(), MOST_USAGE))
     if answer.executed_intent:
         fields["executed_intent"] = bounded_text(answer.executed_intent, 256)
+    for name, facts in (("entities", answer.entities), ("inferred", answer.inferred)):
+        if facts:
+            kept = islice(facts.items(), MOST_NAMES)
+            fields[name] = {bounded_text(str(key), 256): bounded_text(str(value)) for key, value in kept}
     return fields
 
 

@@ -36,6 +36,8 @@ class Answer:
         conflict_hint: What else could be true.
         usage: Figures such as tokens used.
         executed_intent: The intent that was executed, if another than asked.
+        entities: Names and values that the user said, to be kept with the session.
+        inferred: Names and values that you made of it, to be kept apart from those.
     """
 
     data: Any = None
@@ -44,6 +46,8 @@ class Answer:
     conflict_hint: str = ""
     usage: Mapping[str, float] = field(default_factory=dict)
     executed_intent: str = ""
+    entities: Mapping[str, str] = field(default_factory=dict)
+    inferred: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -46,6 +46,8 @@ class TaskOptions(TypedDict, total=False):
     """Chosen by the caller; sending the same task again gives the first answer. None: made here."""
     session: SessionKey | tuple[str, str, str] | tuple[str, str] | None
     """The conversation: (application, user, conversation); without the application, the client's `app_id` is taken."""
+    entities: Mapping[str, str] | None
+    """Names and values that the user said: agents of the conversation see them. Only with a session."""
     attachments: Mapping[str, Any] | None
     """Content beside the payload, by name."""
     priority: int | None
@@ -263,7 +265,7 @@ _SELECTOR: Final = {
     "excluded_instances": "excluded_instances",
 }
 _PLAIN: Final = frozenset(
-    "priority labels fairness_key cost_slots parent_task_id related_task_ids policy source".split()
+    "priority labels entities fairness_key cost_slots parent_task_id related_task_ids policy source".split()
 )
 _CONVERTED: Final[Mapping[str, Callable[[Fields, Any], int | None]]] = {
     "session": _session,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentreach.v1 import attempt_pb2
+from reach.sdk.context import EMPTY, Context, context_of
 from reach.sdk.payloads import (
     Progress,
     parse_json,
@@ -123,9 +124,9 @@ class Task:
         return SessionKey(key.app_id, key.user_id, key.session_id)
 
     @property
-    def session_context(self) -> attempt_pb2.SessionContext | None:
-        """What the conversation said so far: the message of the contract."""
-        return self._offer.session_context if self._offer.HasField("session_context") else None
+    def context(self) -> Context:
+        """What the conversation said so far; empty for a task without a session."""
+        return context_of(self._offer.session_context) if self._offer.HasField("session_context") else EMPTY
 
     @property
     def labels(self) -> Mapping[str, str]:

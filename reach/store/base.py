@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from reach.core.rows import AgentRow, AttemptRow, FailureRow, OutboxRow, OutcomeRow, PinRow, TaskRow, Writes
+from reach.core.rows import AgentRow, AttemptRow, ContextRow, FailureRow, OutboxRow, OutcomeRow, PinRow, TaskRow, Writes
 
 
 class StoreError(Exception):
@@ -63,6 +63,8 @@ class Loaded(NamedTuple):
     """Greater than any row ever used."""
     next_revision: int
     """Greater than any registry revision ever used."""
+    contexts: list[ContextRow]
+    """What is known of sessions."""
 
 
 class TaskQuery(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from reach.core.rows import PinRow, Writes
+from reach.core.rows import ContextRow, PinRow, Writes
 
 _NAME_A_ROW: Final = ("tasks", "attempts", "failures", "outcomes", "reserves", "effects", "checkpoints", "outbox")
 
@@ -24,6 +24,12 @@ def latest_pins(pins: list[PinRow]) -> tuple[list[PinRow], list[PinRow]]:
     """The last word of the batch on each pin: (pins that hold, pins that are no more)."""
     last = {pin[1:5]: pin for pin in pins}
     return [pin for pin in last.values() if pin.instance_id], [pin for pin in last.values() if not pin.instance_id]
+
+
+def latest_contexts(contexts: list[ContextRow]) -> tuple[list[ContextRow], list[ContextRow]]:
+    """The last word of the batch on each session: (contexts that hold, contexts that are no more)."""
+    last = {one[1:3]: one for one in contexts}
+    return [one for one in last.values() if one.state is not None], [one for one in last.values() if one.state is None]
 
 
 def storable(writes: Writes) -> Writes:

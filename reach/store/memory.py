@@ -11,6 +11,7 @@ from reach.core.rows import (
     AgentRow,
     AttemptRow,
     CheckpointRow,
+    ContextRow,
     EffectRow,
     FailureRow,
     OutcomeRow,
@@ -19,7 +20,7 @@ from reach.core.rows import (
     Writes,
 )
 from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreUnavailable, TaskQuery
-from reach.store.batch import latest_pins, without
+from reach.store.batch import latest_contexts, latest_pins, without
 
 
 class _Record:
@@ -47,6 +48,7 @@ class MemoryJournal:
         self._keys: dict[TaskKey, int] = {}
         self._agents: dict[tuple[str, str], AgentRow] = {}
         self._pins: dict[Any, PinRow] = {}
+        self._contexts: dict[Any, ContextRow] = {}
         self._facts: dict[tuple[int, str, str], StoredFact] = {}
         self._last_fact = 0
         self._next_row = 1
@@ -67,7 +69,8 @@ class MemoryJournal:
             rows = [row for row in sorted(self._keys.values()) if self._records[row].outcome is None]
             agents = sorted(self._agents.values(), key=lambda agent: (agent.revision, agent.tenant, agent.instance_id))
             pins = [pin for _, pin in sorted(self._pins.items())]
-            return Loaded(list(map(self._stored, rows)), agents, pins, self._next_row, self._next_revision)
+            contexts = [context for _, context in sorted(self._contexts.items())]
+            return Loaded(list(map(self._stored, rows)), agents, pins, self._next_row, self._next_revision, contexts)
 
     def commit(self, writes: Writes) -> list[int]:
         """See `Journal.commit`."""
@@ -192,6 +195,10 @@ class MemoryJournal:
         self._pins.update((pin[1:5], pin) for pin in held)
         for pin in loose:
             self._pins.pop(pin[1:5], None)
+        contexts, forgotten = latest_contexts(writes.contexts)
+        self._contexts.update((context[1:3], context) for context in contexts)
+        for context in forgotten:
+            self._contexts.pop(context[1:3], None)
         for fact in writes.outbox:
             if (fact.shard, fact.kind, fact.key) not in self._facts:
                 self._last_fact += 1

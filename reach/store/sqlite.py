@@ -328,6 +328,7 @@ class SqliteJournal:
                 sql.read_pins(db),
                 max(highest, _counter(db, "row")) + 1,
                 _counter(db, "revision") + 1,
+                sql.read_contexts(db),
             )
 
     def find(self, tenant: str, task_id: str) -> StoredTask | None:

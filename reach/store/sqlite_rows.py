@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
-from reach.core.rows import AgentRow, AttemptRow, FailureRow, OutboxRow, OutcomeRow, PinRow, TaskRow, Writes
+from reach.core.rows import AgentRow, AttemptRow, ContextRow, FailureRow, OutboxRow, OutcomeRow, PinRow, TaskRow, Writes
 from reach.store.base import StoredFact, StoredTask
-from reach.store.batch import latest_pins
+from reach.store.batch import latest_contexts, latest_pins
 
 SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 LARGEST: Final = SIZES[-1]
@@ -112,6 +112,13 @@ DROP_PINS: Final = Statement(
     "delete from pin where (pool_tenant, agent_type, tenant, session) in (select * from (values", 4, "))"
 )
 DROP_OUTBOX: Final = Statement("delete from outbox where (shard, kind, key) in (select * from (values", 3, "))")
+SET_CONTEXTS: Final = Statement(
+    "insert or ignore into context (shard, tenant, session, revision, expires, state) values",
+    6,
+    " on conflict (tenant, session) do update set shard = excluded.shard, revision = excluded.revision,"
+    " expires = excluded.expires, state = excluded.state",
+)
+DROP_CONTEXTS: Final = Statement("delete from context where (tenant, session) in (select * from (values", 2, "))")
 SET_COUNTER: Final = (
     "insert into counter (name, value) values (?, ?)"
     " on conflict (name) do update set value = max(value, excluded.value)"
@@ -139,6 +146,7 @@ _EFFECTS: Final = _among("select row, max(number) from effect where row", " grou
 _CHECKPOINTS: Final = _among("select row, data from checkpoint where row")
 _OUTCOMES: Final = _among(f"select {_OUTCOME} from outcome where row")
 
+_packer: Final = msgspec.msgpack.Encoder()
 _encoder: Final = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -194,6 +202,10 @@ def write_rows(db: sqlite3.Connection, writes: Writes) -> None:
         held, gone = latest_pins(writes.pins)
         SET_PINS.run(db, flat(held))
         DROP_PINS.run(db, [value for pin in gone for value in pin[1:5]])
+    if writes.contexts:
+        contexts, forgotten = latest_contexts(writes.contexts)
+        SET_CONTEXTS.run(db, [value for one in contexts for value in (*one[:-1], _packer.encode(one.state))])
+        DROP_CONTEXTS.run(db, [value for one in forgotten for value in one[1:3]])
     if writes.outbox_done:
         # After what was added: a fact that is delivered within its own batch is not there after it.
         DROP_OUTBOX.run(db, [value for done in writes.outbox_done for value in (done.shard, done.kind, done.key)])
@@ -275,6 +287,12 @@ def read_pins(db: sqlite3.Connection) -> list[PinRow]:
     """All pins."""
     found = db.execute(f"select {_PIN} from pin order by pool_tenant, agent_type, tenant, session")
     return [PinRow._make(values) for values in found]
+
+
+def read_contexts(db: sqlite3.Connection) -> list[ContextRow]:
+    """What is known of sessions."""
+    text = "select shard, tenant, session, revision, expires, state from context order by tenant, session"
+    return [ContextRow._make((*values[:-1], msgspec.msgpack.decode(values[-1]))) for values in db.execute(text)]
 
 
 def read_lanes(db: sqlite3.Connection, kind: str, after: str | None, limit: int) -> list[str]:

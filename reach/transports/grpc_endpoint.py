@@ -166,14 +166,14 @@ class DialledLink:
                 self._execute(task, "", 0 if (tenant, task_id, attempt) in effect.replay else last)
         self.running = []
 
-    def offer(self, task: Task, instance: Instance, traceparent: str) -> None:
+    def offer(self, task: Task, instance: Instance, traceparent: str, context: bytes = b"") -> None:
         """See AgentLink."""
-        self._execute(task, traceparent, 0)
+        self._execute(task, traceparent, 0, context)
 
-    def _execute(self, task: Task, traceparent: str, last: int) -> None:
+    def _execute(self, task: Task, traceparent: str, last: int, context: bytes = b"") -> None:
         if self._gone or (*task.key, task.attempt) in self._executions:
             return
-        request = endpoint_pb2.ExecuteRequest(offer=offer_of(task, self.tenant, traceparent))
+        request = endpoint_pb2.ExecuteRequest(offer=offer_of(task, self.tenant, traceparent, context))
         limit = task.start_to_close_ms
         timeout_s = limit / 1_000 + DEADLINE_MARGIN_S if limit is not None else None
         execution = Execution(self, task.tenant, task.task_id, task.attempt, last)

@@ -20,6 +20,7 @@ from reach.wire.addresses import read_address
 from reach.wire.answers import content_of
 from reach.wire.requests import ID_BYTES, TAGS, check_enum, check_id, check_ids, check_labels, duration_ms, invalid
 from reach.wire.schemas import check_schema, schema_id
+from reach.wire.sessions import read_names
 from reach.wire.status import bounded_text, error_from_proto
 
 CAPABILITIES = 256
@@ -342,6 +343,9 @@ def read_result(
         report.fault = Fault(ErrorClass.INTERNAL, Reason.PROTOCOL_VIOLATION, "the agent's result has no outcome")
     if message.HasField("confidence") or message.usage or message.conflict_hint or message.executed_intent:
         report.extra = _extra(message)
+    if message.entities or message.inferred:
+        names = {"entities": read_names(message.entities), "inferred": read_names(message.inferred)}
+        report.extra = {**(report.extra or {}), **names}
     return report
 
 

@@ -12,16 +12,16 @@ from reach.wire.encoding import limits_of
 from reach.wire.requests import check_id
 
 
-def offer_rest(task: Task, tenant: str, traceparent: str) -> bytes:
+def offer_rest(task: Task, tenant: str, traceparent: str, context: bytes = b"") -> bytes:
     """What is in the Offer of a task's current attempt beside its number and the task itself, as bytes, for an agent of
-    `tenant`. Hot: called for each attempt."""
+    `tenant`. `context`: the field that says what is known of its session. Hot: called for each attempt."""
     left = task.schedule_to_close_ms
     if left is not None and task.offered_ms != task.accepted_ms:
         left = max(0, left + task.accepted_ms - task.offered_ms)
     rest = limits_of(task.start_to_close_ms, left, task.silence_ms)
     if traceparent or task.attempt > 1 or task.tenant != tenant:
         rest += _seldom(task, tenant, traceparent)
-    return rest
+    return rest + context if context else rest
 
 
 def _seldom(task: Task, tenant: str, traceparent: str) -> bytes:
@@ -38,11 +38,11 @@ def _seldom(task: Task, tenant: str, traceparent: str) -> bytes:
     return offer.SerializeToString()
 
 
-def offer_of(task: Task, tenant: str, traceparent: str) -> attempt_pb2.Offer:
+def offer_of(task: Task, tenant: str, traceparent: str, context: bytes = b"") -> attempt_pb2.Offer:
     """The current attempt of a task as a message."""
     offer = attempt_pb2.Offer(attempt=task.attempt, fencing_token=task.attempt)
     offer.task.MergeFromString(task.spec)
-    offer.MergeFromString(offer_rest(task, tenant, traceparent))
+    offer.MergeFromString(offer_rest(task, tenant, traceparent, context))
     return offer
 
 

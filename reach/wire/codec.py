@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentreach.v1 import agent_pb2, task_pb2
+from reach.core.context import Context, Exchange, Facts
 from reach.core.events import Joining
 from reach.core.model import Task
 from reach.core.resolving import Selector
@@ -10,6 +11,7 @@ from reach.wire.agents import read_registration
 from reach.wire.answers import content_of
 from reach.wire.requests import TaskReader, same_content
 from reach.wire.schemas import mismatches
+from reach.wire.sessions import context_bytes, context_field, exchange_of
 
 
 class ProtoCodec:
@@ -40,6 +42,14 @@ class ProtoCodec:
         """Which schemas the parameters of a request do not fit: schema_id -> (JSON Pointer, words)."""
         payload = task_pb2.TaskSpec.FromString(spec).payload
         return mismatches(payload.media_type, *content_of(payload)[1:], schemas)
+
+    def exchange_of(self, task: Task) -> tuple[Exchange, Facts]:
+        """The turn of a task that ended, and the names and values that it brings."""
+        return exchange_of(task)
+
+    def offered_context(self, context: Context, snapshot: bytes | None, number: int) -> bytes:
+        """What an offer says of a conversation, as a field of it."""
+        return context_field(context_bytes(context), snapshot, number)
 
     def same_content(self, one: bytes, other: bytes) -> bool:
         """Whether two requests ask for the same (DLV-3)."""

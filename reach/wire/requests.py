@@ -11,10 +11,12 @@ from google.protobuf.duration_pb2 import Duration
 
 from agentreach.v1 import payload_pb2, task_pb2
 from reach.core import policies
+from reach.core.context import NAMES
 from reach.core.intents import INTENT
 from reach.core.model import EffectKind, Requirement, Task
 from reach.core.resolving import Selector
 from reach.core.retry import POLICIES, RETRIED, RetryPolicy
+from reach.core.session import TURN
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
 
 ID_BYTES = 256
@@ -22,6 +24,8 @@ LABELS = 64
 TAGS = 64
 ATTACHMENTS = 16
 RELATED = 16
+VALUE_BYTES = 1 << 10
+"""Longest value of a name that the user said."""
 DELAYS = 16
 TEXT_BYTES = 16 << 10
 """Longest text to be matched with descriptions."""
@@ -211,6 +215,18 @@ def _read_cost(task: Task, value: int) -> None:
 
 def _read_session(task: Task, value: task_pb2.SessionKey) -> None:
     task.session = session_name(value)
+    task.announce = (*task.announce, (TURN, task.session))  # its end is a turn, in order with others of the session
+
+
+def _read_entities(task: Task, value: Mapping[str, str]) -> None:
+    if not task.session:
+        raise invalid("task.entities", "are kept with a session: give one")
+    if len(value) > NAMES:
+        raise invalid("task.entities", f"has {len(value)} entries, at most {NAMES} are allowed")
+    for name, said in value.items():
+        check_id("task.entities", name, required=True)
+        if len(said.encode()) > VALUE_BYTES:
+            raise invalid("task.entities", f"the value of {name!r} is longer than {VALUE_BYTES} bytes")
 
 
 def _read_start_delay(task: Task, value: Duration) -> None:
@@ -357,6 +373,7 @@ def _digest(raw: bytes) -> bytes:
 _BY_NAME: dict[str, Callable[[Task, Any], object]] = {
     "attachments": _read_attachments,
     "session": _read_session,
+    "entities": _read_entities,
     "priority": _read_priority,
     "fairness_key": _read_fairness_key,
     "cost_slots": _read_cost,

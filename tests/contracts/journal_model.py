@@ -13,6 +13,7 @@ class ModelJournal:
         self.told: dict[str, list[Any]] = {kind: [] for kind in (*OF_A_ROW, "tasks")}
         self.agents: dict[tuple[str, str], Any] = {}
         self.pins: dict[Any, Any] = {}
+        self.contexts: dict[Any, Any] = {}
         self.facts: list[OutboxRow] = []
         self.highest_row = 0
         self.highest_revision = 0
@@ -37,6 +38,10 @@ class ModelJournal:
             key = (agent.tenant, agent.instance_id)
             if key not in self.agents or self.agents[key].revision <= agent.revision:
                 self.agents[key] = agent
+        for context in writes.contexts:
+            self.contexts.pop(context[1:3], None)
+            if context.state is not None:
+                self.contexts[context[1:3]] = context
         for pin in writes.pins:
             self.pins.pop(pin[1:5], None)
             if pin.instance_id:
@@ -89,6 +94,7 @@ class ModelJournal:
             sorted(self.pins.values(), key=lambda pin: pin[1:5]),
             self.highest_row + 1,
             self.highest_revision + 1,
+            sorted(self.contexts.values(), key=lambda context: context[1:3]),
         )
 
     def find(self, tenant: str, task_id: str) -> StoredTask | None:

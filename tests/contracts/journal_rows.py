@@ -6,6 +6,7 @@ from reach.core.rows import (
     AgentRow,
     AttemptRow,
     CheckpointRow,
+    ContextRow,
     EffectRow,
     FailureRow,
     OutboxDone,
@@ -107,6 +108,10 @@ def agent(instance_id: str = "inst-1", revision: int = 1, tenant: str = "acme", 
 
 def pin(session: str = "s1", instance_id: str = "inst-1", **changes: Any) -> PinRow:
     return PinRow(9, "owner", "summarizer", "acme", session, instance_id, 7_000, 0)._replace(**changes)
+
+
+def context(session: str = "s1", state: Any = (1, "said", [b"\xff"]), **changes: Any) -> ContextRow:
+    return ContextRow(5, "acme", session, 3, 9_000, list(state) if state is not None else None)._replace(**changes)
 
 
 def fact(key: str, lane: str = "a", row: int = 0, kind: str = "turn", **changes: Any) -> OutboxRow:

@@ -26,6 +26,7 @@ from tests.contracts.journal_rows import (
     agent,
     attempt,
     checkpoint,
+    context,
     done,
     effect,
     fact,
@@ -87,7 +88,7 @@ def rows(found) -> list[int]:
 
 
 def test_a_new_journal_is_empty(journal):
-    assert journal.load() == ([], [], [], 1, 1)
+    assert journal.load() == ([], [], [], 1, 1, [])
     assert journal.find("acme", "task-1") is None
     assert journal.list_tasks(TaskQuery("acme")) == []
     assert journal.purge(1 << 62, 10) == 0
@@ -299,6 +300,7 @@ def test_the_same_batch_again_changes_nothing(kept):
         agents=[agent("a", 1), agent("b", 2)],
         agents_gone=[AgentGone("acme", "a")],
         pins=[pin("s1"), pin("s2"), pin("s1", "")],
+        contexts=[context("s1"), context("s2"), context("s1", None)],
         outbox=[fact("task-2"), fact("gone")],
         outbox_done=[done(fact("gone"))],
     )
@@ -402,6 +404,14 @@ def test_the_latest_of_a_pin_counts(kept):
         pin("s3", "inst-9"),
         pin("s1", tenant="globex"),
     ]
+
+
+def test_SES_3_the_latest_of_a_context_counts(kept):
+    kept.journal.commit(writes(contexts=[context("s1"), context("s2"), context("s3"), context("s3", None)]))
+    again = context("s1", ("anew", {"a": "ä"}), revision=0)  # it went and came: revisions begin again
+    other = context("s1", tenant="globex")
+    kept.journal.commit(writes(contexts=[context("s1", None), again, other, context("none", None)]))
+    assert kept.reopen().load().contexts == [again, context("s2"), other]
 
 
 # Reading

@@ -198,7 +198,21 @@ create table outbox (
 create index outbox_by_lane on outbox (kind, lane, id);
 """
 
-MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST), (2, _OUTBOX))
+_CONTEXT = """
+-- What is known of a session. The large column is the last one.
+create table context (
+    id integer primary key,
+    shard integer not null,
+    tenant text,
+    session text,
+    revision integer,
+    expires integer,                      -- milliseconds since the epoch
+    state blob,                           -- msgpack of the values of `Context.state`
+    unique (tenant, session)
+);
+"""
+
+MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST), (2, _OUTBOX), (3, _CONTEXT))
 """Oldest first."""
 
 NEWEST: Final = MIGRATIONS[-1][0]

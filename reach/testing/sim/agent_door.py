@@ -42,7 +42,7 @@ class AgentDoor(ServerEnd):
 
     # -- down ---------------------------------------------------------------------------------------------------------
 
-    def offer(self, task: Task, instance: Instance, traceparent: str) -> None:
+    def offer(self, task: Task, instance: Instance, traceparent: str, context: bytes = b"") -> None:
         """See AgentLink."""
         self.server.checker.offered(task.key, task.attempt, instance.instance_id, task.checkpoint)
         self.server.tell("offers {} #{} to {}", TaskName(task.task_id), task.attempt, instance.instance_id)

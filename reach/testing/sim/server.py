@@ -13,7 +13,7 @@ from reach.core.model import Task, TaskKey
 from reach.errors import ReachError
 from reach.runtime.host import Host
 from reach.runtime.idle_pools import IdlePools
-from reach.runtime.loading import restore
+from reach.runtime.loading import restore, unapplied_turns
 from reach.runtime.reach_api import Reach, fault_of
 from reach.runtime.settings import Settings
 from reach.store.base import StoreError
@@ -100,7 +100,7 @@ class Server:
         try:
             self.host = Host(self.journal, CODEC, self.notes, clock, self._settings, self._broken, writer, reads)
             self.host.level_1.default_retry = READER.default_retry
-            restored = restore(self.host, self.journal.load())
+            restored = restore(self.host, self.journal.load(), unapplied_turns(self.journal))
         finally:
             asyncio._set_running_loop(before)  # noqa: SLF001
         self.reach = Reach(self.host, "sim")

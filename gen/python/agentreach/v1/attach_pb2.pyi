@@ -723,27 +723,37 @@ Global___AttemptInput: _TypeAlias = AttemptInput  # noqa: Y015
 
 @_typing.final
 class HandoffRequest(_message.Message):
-    """Asks for what an instance knows of a session."""
+    """Asks for what an instance knows of a session that is about to move to another one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LINK_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
     link: _builtins.int
     """The link."""
+    tenant: _builtins.str
+    """The tenant of the session, where it is not the agent's."""
     @_builtins.property
     def session(self) -> _task_pb2.SessionKey:
         """The session."""
+
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """How long the session waits for the answer."""
 
     def __init__(
         self,
         *,
         link: _builtins.int = ...,
         session: _task_pb2.SessionKey | None = ...,
+        tenant: _builtins.str = ...,
+        timeout: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session", "timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "session", b"session", "tenant", b"tenant", "timeout", b"timeout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -751,17 +761,20 @@ Global___HandoffRequest: _TypeAlias = HandoffRequest  # noqa: Y015
 
 @_typing.final
 class HandoffSnapshot(_message.Message):
-    """What an instance knows of a session."""
+    """What an instance knows of a session. Also unasked, from an instance that drains: the next one gets it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LINK_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     link: _builtins.int
     """The link."""
     snapshot: _builtins.bytes
-    """Opaque, at most 256 KiB."""
+    """Opaque, at most 256 KiB; empty: it knows nothing that the context of the session does not say."""
+    tenant: _builtins.str
+    """The tenant of the session, as it was asked; empty: the agent's own."""
     @_builtins.property
     def session(self) -> _task_pb2.SessionKey:
         """The session."""
@@ -772,10 +785,11 @@ class HandoffSnapshot(_message.Message):
         link: _builtins.int = ...,
         session: _task_pb2.SessionKey | None = ...,
         snapshot: _builtins.bytes = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "session", b"session", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "session", b"session", "snapshot", b"snapshot", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

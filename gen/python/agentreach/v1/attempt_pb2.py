@@ -30,7 +30,7 @@ from agentreach.v1 import task_pb2 as agentreach_dot_v1_dot_task__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61gentreach/v1/attempt.proto\x12\ragentreach.v1\x1a\x19\x61gentreach/v1/agent.proto\x1a\x19\x61gentreach/v1/error.proto\x1a\x19\x61gentreach/v1/event.proto\x1a\x1b\x61gentreach/v1/payload.proto\x1a\x18\x61gentreach/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\">\n\nAttemptKey\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06tenant\x18\x03 \x01(\t\"\xc8\x02\n\x0eSessionContext\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\"\n\x05turns\x18\x02 \x03(\x0b\x32\x13.agentreach.v1.Turn\x12\x0f\n\x07summary\x18\x03 \x01(\t\x12=\n\x08\x65ntities\x18\x04 \x03(\x0b\x32+.agentreach.v1.SessionContext.EntitiesEntry\x12=\n\x08inferred\x18\x05 \x03(\x0b\x32+.agentreach.v1.SessionContext.InferredEntry\x12\x0f\n\x07handoff\x18\x06 \x01(\x0c\x1a/\n\rEntitiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rInferredEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"|\n\x04Turn\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\'\n\x07request\x18\x02 \x01(\x0b\x32\x16.agentreach.v1.Payload\x12(\n\x08response\x18\x03 \x01(\x0b\x32\x16.agentreach.v1.Payload\x12\x10\n\x08\x61gent_id\x18\x04 \x01(\t\"\x97\x03\n\x05Offer\x12\x0c\n\x04link\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x15\n\rfencing_token\x18\x03 \x01(\x04\x12%\n\x04task\x18\x04 \x01(\x0b\x32\x17.agentreach.v1.TaskSpec\x12\x31\n\x0estart_to_close\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x11schedule_to_close\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07silence\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06tenant\x18\t \x01(\t\x12\x12\n\ncheckpoint\x18\n \x01(\x0c\x12\x36\n\x0fsession_context\x18\x0b \x01(\x0b\x32\x1d.agentreach.v1.SessionContext\x12\x16\n\x0e\x65\x66\x66\x65\x63t_granted\x18\x0c \x01(\x08\"U\n\rAttemptAccept\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\x0e\n\x06handle\x18\x03 \x01(\t\"\x83\x01\n\x0c\x41ttemptDelta\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\x18\n\x10\x61ttempt_sequence\x18\x03 \x01(\x04\x12#\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x14.agentreach.v1.Delta\"\xc6\x01\n\x0f\x41ttemptProgress\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12)\n\x08progress\x18\x03 \x01(\x0b\x32\x17.agentreach.v1.Progress\x12\x17\n\ncheckpoint\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12*\n\x06status\x18\x05 \x01(\x0b\x32\x1a.agentreach.v1.AgentStatusB\r\n\x0b_checkpoint\"\x8c\x04\n\rAttemptResult\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12(\n\x06output\x18\x03 \x01(\x0b\x32\x16.agentreach.v1.PayloadH\x00\x12%\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x14.agentreach.v1.ErrorH\x00\x12\'\n\x06\x66olded\x18\x05 \x01(\x0b\x32\x15.agentreach.v1.FoldedH\x00\x12)\n\x07waiting\x18\x06 \x01(\x0b\x32\x16.agentreach.v1.WaitingH\x00\x12+\n\x08released\x18\x07 \x01(\x0b\x32\x17.agentreach.v1.ReleasedH\x00\x12\x17\n\nconfidence\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x15\n\rconflict_hint\x18\t \x01(\t\x12\x36\n\x05usage\x18\n \x03(\x0b\x32\'.agentreach.v1.AttemptResult.UsageEntry\x12*\n\x06status\x18\x0b \x01(\x0b\x32\x1a.agentreach.v1.AgentStatus\x12\x17\n\x0f\x65xecuted_intent\x18\x0c \x01(\t\x1a,\n\nUsageEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\t\n\x07outcomeB\r\n\x0b_confidence\"\'\n\x06\x46olded\x12\x1d\n\x15last_attempt_sequence\x18\x01 \x01(\x04\"\x1a\n\x08Released\x12\x0e\n\x06reason\x18\x01 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61gentreach/v1/attempt.proto\x12\ragentreach.v1\x1a\x19\x61gentreach/v1/agent.proto\x1a\x19\x61gentreach/v1/error.proto\x1a\x19\x61gentreach/v1/event.proto\x1a\x1b\x61gentreach/v1/payload.proto\x1a\x18\x61gentreach/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\">\n\nAttemptKey\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06tenant\x18\x03 \x01(\t\"\xae\x03\n\x0eSessionContext\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\"\n\x05turns\x18\x02 \x03(\x0b\x32\x13.agentreach.v1.Turn\x12\x0f\n\x07summary\x18\x03 \x01(\t\x12=\n\x08\x65ntities\x18\x04 \x03(\x0b\x32+.agentreach.v1.SessionContext.EntitiesEntry\x12=\n\x08inferred\x18\x05 \x03(\x0b\x32+.agentreach.v1.SessionContext.InferredEntry\x12\x0f\n\x07handoff\x18\x06 \x01(\x0c\x12+\n\x07outputs\x18\x07 \x03(\x0b\x32\x1a.agentreach.v1.AgentOutput\x12\x0b\n\x03\x63ut\x18\x08 \x01(\x08\x12\x16\n\x0ehandoff_number\x18\t \x01(\r\x12\x12\n\nturn_count\x18\n \x01(\r\x1a/\n\rEntitiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rInferredEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xc1\x01\n\x04Turn\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\'\n\x07request\x18\x02 \x01(\x0b\x32\x16.agentreach.v1.Payload\x12(\n\x08response\x18\x03 \x01(\x0b\x32\x16.agentreach.v1.Payload\x12\x10\n\x08\x61gent_id\x18\x04 \x01(\t\x12\'\n\x05state\x18\x05 \x01(\x0e\x32\x18.agentreach.v1.TaskState\x12\r\n\x05\x65rror\x18\x06 \x01(\t\x12\x0b\n\x03\x63ut\x18\x07 \x01(\x08\"e\n\x0b\x41gentOutput\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12&\n\x06output\x18\x03 \x01(\x0b\x32\x16.agentreach.v1.Payload\x12\x0b\n\x03\x63ut\x18\x04 \x01(\x08\"\x97\x03\n\x05Offer\x12\x0c\n\x04link\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x15\n\rfencing_token\x18\x03 \x01(\x04\x12%\n\x04task\x18\x04 \x01(\x0b\x32\x17.agentreach.v1.TaskSpec\x12\x31\n\x0estart_to_close\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x11schedule_to_close\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07silence\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05lease\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06tenant\x18\t \x01(\t\x12\x12\n\ncheckpoint\x18\n \x01(\x0c\x12\x36\n\x0fsession_context\x18\x0b \x01(\x0b\x32\x1d.agentreach.v1.SessionContext\x12\x16\n\x0e\x65\x66\x66\x65\x63t_granted\x18\x0c \x01(\x08\"U\n\rAttemptAccept\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\x0e\n\x06handle\x18\x03 \x01(\t\"\x83\x01\n\x0c\x41ttemptDelta\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\x18\n\x10\x61ttempt_sequence\x18\x03 \x01(\x04\x12#\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x14.agentreach.v1.Delta\"\xc6\x01\n\x0f\x41ttemptProgress\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12)\n\x08progress\x18\x03 \x01(\x0b\x32\x17.agentreach.v1.Progress\x12\x17\n\ncheckpoint\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12*\n\x06status\x18\x05 \x01(\x0b\x32\x1a.agentreach.v1.AgentStatusB\r\n\x0b_checkpoint\"\xea\x05\n\rAttemptResult\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12(\n\x06output\x18\x03 \x01(\x0b\x32\x16.agentreach.v1.PayloadH\x00\x12%\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x14.agentreach.v1.ErrorH\x00\x12\'\n\x06\x66olded\x18\x05 \x01(\x0b\x32\x15.agentreach.v1.FoldedH\x00\x12)\n\x07waiting\x18\x06 \x01(\x0b\x32\x16.agentreach.v1.WaitingH\x00\x12+\n\x08released\x18\x07 \x01(\x0b\x32\x17.agentreach.v1.ReleasedH\x00\x12\x17\n\nconfidence\x18\x08 \x01(\x01H\x01\x88\x01\x01\x12\x15\n\rconflict_hint\x18\t \x01(\t\x12\x36\n\x05usage\x18\n \x03(\x0b\x32\'.agentreach.v1.AttemptResult.UsageEntry\x12*\n\x06status\x18\x0b \x01(\x0b\x32\x1a.agentreach.v1.AgentStatus\x12\x17\n\x0f\x65xecuted_intent\x18\x0c \x01(\t\x12<\n\x08\x65ntities\x18\r \x03(\x0b\x32*.agentreach.v1.AttemptResult.EntitiesEntry\x12<\n\x08inferred\x18\x0e \x03(\x0b\x32*.agentreach.v1.AttemptResult.InferredEntry\x1a,\n\nUsageEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a/\n\rEntitiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rInferredEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\t\n\x07outcomeB\r\n\x0b_confidence\"\'\n\x06\x46olded\x12\x1d\n\x15last_attempt_sequence\x18\x01 \x01(\x04\"\x1a\n\x08Released\x12\x0e\n\x06reason\x18\x01 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,30 +43,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SESSIONCONTEXT_INFERREDENTRY']._serialized_options = b'8\001'
   _globals['_ATTEMPTRESULT_USAGEENTRY']._loaded_options = None
   _globals['_ATTEMPTRESULT_USAGEENTRY']._serialized_options = b'8\001'
+  _globals['_ATTEMPTRESULT_ENTITIESENTRY']._loaded_options = None
+  _globals['_ATTEMPTRESULT_ENTITIESENTRY']._serialized_options = b'8\001'
+  _globals['_ATTEMPTRESULT_INFERREDENTRY']._loaded_options = None
+  _globals['_ATTEMPTRESULT_INFERREDENTRY']._serialized_options = b'8\001'
   _globals['_ATTEMPTKEY']._serialized_start=214
   _globals['_ATTEMPTKEY']._serialized_end=276
   _globals['_SESSIONCONTEXT']._serialized_start=279
-  _globals['_SESSIONCONTEXT']._serialized_end=607
-  _globals['_SESSIONCONTEXT_ENTITIESENTRY']._serialized_start=511
-  _globals['_SESSIONCONTEXT_ENTITIESENTRY']._serialized_end=558
-  _globals['_SESSIONCONTEXT_INFERREDENTRY']._serialized_start=560
-  _globals['_SESSIONCONTEXT_INFERREDENTRY']._serialized_end=607
-  _globals['_TURN']._serialized_start=609
-  _globals['_TURN']._serialized_end=733
-  _globals['_OFFER']._serialized_start=736
-  _globals['_OFFER']._serialized_end=1143
-  _globals['_ATTEMPTACCEPT']._serialized_start=1145
-  _globals['_ATTEMPTACCEPT']._serialized_end=1230
-  _globals['_ATTEMPTDELTA']._serialized_start=1233
-  _globals['_ATTEMPTDELTA']._serialized_end=1364
-  _globals['_ATTEMPTPROGRESS']._serialized_start=1367
-  _globals['_ATTEMPTPROGRESS']._serialized_end=1565
-  _globals['_ATTEMPTRESULT']._serialized_start=1568
-  _globals['_ATTEMPTRESULT']._serialized_end=2092
-  _globals['_ATTEMPTRESULT_USAGEENTRY']._serialized_start=2022
-  _globals['_ATTEMPTRESULT_USAGEENTRY']._serialized_end=2066
-  _globals['_FOLDED']._serialized_start=2094
-  _globals['_FOLDED']._serialized_end=2133
-  _globals['_RELEASED']._serialized_start=2135
-  _globals['_RELEASED']._serialized_end=2161
+  _globals['_SESSIONCONTEXT']._serialized_end=709
+  _globals['_SESSIONCONTEXT_ENTITIESENTRY']._serialized_start=613
+  _globals['_SESSIONCONTEXT_ENTITIESENTRY']._serialized_end=660
+  _globals['_SESSIONCONTEXT_INFERREDENTRY']._serialized_start=662
+  _globals['_SESSIONCONTEXT_INFERREDENTRY']._serialized_end=709
+  _globals['_TURN']._serialized_start=712
+  _globals['_TURN']._serialized_end=905
+  _globals['_AGENTOUTPUT']._serialized_start=907
+  _globals['_AGENTOUTPUT']._serialized_end=1008
+  _globals['_OFFER']._serialized_start=1011
+  _globals['_OFFER']._serialized_end=1418
+  _globals['_ATTEMPTACCEPT']._serialized_start=1420
+  _globals['_ATTEMPTACCEPT']._serialized_end=1505
+  _globals['_ATTEMPTDELTA']._serialized_start=1508
+  _globals['_ATTEMPTDELTA']._serialized_end=1639
+  _globals['_ATTEMPTPROGRESS']._serialized_start=1642
+  _globals['_ATTEMPTPROGRESS']._serialized_end=1840
+  _globals['_ATTEMPTRESULT']._serialized_start=1843
+  _globals['_ATTEMPTRESULT']._serialized_end=2589
+  _globals['_ATTEMPTRESULT_USAGEENTRY']._serialized_start=2421
+  _globals['_ATTEMPTRESULT_USAGEENTRY']._serialized_end=2465
+  _globals['_ATTEMPTRESULT_ENTITIESENTRY']._serialized_start=613
+  _globals['_ATTEMPTRESULT_ENTITIESENTRY']._serialized_end=660
+  _globals['_ATTEMPTRESULT_INFERREDENTRY']._serialized_start=662
+  _globals['_ATTEMPTRESULT_INFERREDENTRY']._serialized_end=709
+  _globals['_FOLDED']._serialized_start=2591
+  _globals['_FOLDED']._serialized_end=2630
+  _globals['_RELEASED']._serialized_start=2632
+  _globals['_RELEASED']._serialized_end=2658
 # @@protoc_insertion_point(module_scope)

@@ -56,7 +56,7 @@ Global___AttemptKey: _TypeAlias = AttemptKey  # noqa: Y015
 
 @_typing.final
 class SessionContext(_message.Message):
-    """What an earlier session said; given with a task of a session."""
+    """What is known of a conversation; given with each task of a session, to agents of all types alike."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -106,23 +106,37 @@ class SessionContext(_message.Message):
     ENTITIES_FIELD_NUMBER: _builtins.int
     INFERRED_FIELD_NUMBER: _builtins.int
     HANDOFF_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
+    CUT_FIELD_NUMBER: _builtins.int
+    HANDOFF_NUMBER_FIELD_NUMBER: _builtins.int
+    TURN_COUNT_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """Revision of the context."""
+    """Grows with each change of the context; 0: nothing has been said yet."""
     summary: _builtins.str
     """What came before, in short."""
     handoff: _builtins.bytes
     """Snapshot of the instance that had the session before; at most 256 KiB."""
+    cut: _builtins.bool
+    """Something was too much and was shortened, the oldest first."""
+    handoff_number: _builtins.int
+    """Numbers the hand-offs of the session in this pool. The same one can come with several offers: take it over once."""
+    turn_count: _builtins.int
+    """All turns that there ever were."""
     @_builtins.property
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Turn]:
-        """The last turns, oldest first."""
+        """The last turns, oldest first; at most 5."""
 
     @_builtins.property
     def entities(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Names and values that were said."""
+        """Names and values that the user said."""
 
     @_builtins.property
     def inferred(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Names and values that were inferred."""
+
+    @_builtins.property
+    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentOutput]:
+        """The latest answers of agents whose turns are not among `turns` any more; at most 8."""
 
     def __init__(
         self,
@@ -133,10 +147,14 @@ class SessionContext(_message.Message):
         entities: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         inferred: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         handoff: _builtins.bytes = ...,
+        outputs: _abc.Iterable[Global___AgentOutput] | None = ...,
+        cut: _builtins.bool = ...,
+        handoff_number: _builtins.int = ...,
+        turn_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entities", b"entities", "handoff", b"handoff", "inferred", b"inferred", "revision", b"revision", "summary", b"summary", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cut", b"cut", "entities", b"entities", "handoff", b"handoff", "handoff_number", b"handoff_number", "inferred", b"inferred", "outputs", b"outputs", "revision", b"revision", "summary", b"summary", "turn_count", b"turn_count", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -144,7 +162,7 @@ Global___SessionContext: _TypeAlias = SessionContext  # noqa: Y015
 
 @_typing.final
 class Turn(_message.Message):
-    """One turn of a conversation."""
+    """One turn of a conversation: a task that ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -152,17 +170,26 @@ class Turn(_message.Message):
     REQUEST_FIELD_NUMBER: _builtins.int
     RESPONSE_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    CUT_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     """The task."""
     agent_id: _builtins.str
     """The logical agent."""
+    state: _task_pb2.TaskState.ValueType
+    """How the task ended."""
+    error: _builtins.str
+    """Why there is no answer, if there is none."""
+    cut: _builtins.bool
+    """There was more in the request or in the response: a text is cut, other content is left out."""
     @_builtins.property
     def request(self) -> _payload_pb2.Payload:
         """What the user said."""
 
     @_builtins.property
     def response(self) -> _payload_pb2.Payload:
-        """What the agent said."""
+        """What the agent said; empty if the task did not succeed."""
 
     def __init__(
         self,
@@ -171,14 +198,53 @@ class Turn(_message.Message):
         request: _payload_pb2.Payload | None = ...,
         response: _payload_pb2.Payload | None = ...,
         agent_id: _builtins.str = ...,
+        state: _task_pb2.TaskState.ValueType = ...,
+        error: _builtins.str = ...,
+        cut: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "response", b"response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "request", b"request", "response", b"response", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "cut", b"cut", "error", b"error", "request", b"request", "response", b"response", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Turn: _TypeAlias = Turn  # noqa: Y015
+
+@_typing.final
+class AgentOutput(_message.Message):
+    """What an agent said last."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    OUTPUT_FIELD_NUMBER: _builtins.int
+    CUT_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The logical agent."""
+    task_id: _builtins.str
+    """The task that it answered."""
+    cut: _builtins.bool
+    """There was more."""
+    @_builtins.property
+    def output(self) -> _payload_pb2.Payload:
+        """The answer; at most 2 KiB of it."""
+
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        output: _payload_pb2.Payload | None = ...,
+        cut: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "cut", b"cut", "output", b"output", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentOutput: _TypeAlias = AgentOutput  # noqa: Y015
 
 @_typing.final
 class Offer(_message.Message):
@@ -400,6 +466,46 @@ class AttemptResult(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class EntitiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class InferredEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     LINK_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
@@ -412,6 +518,8 @@ class AttemptResult(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     EXECUTED_INTENT_FIELD_NUMBER: _builtins.int
+    ENTITIES_FIELD_NUMBER: _builtins.int
+    INFERRED_FIELD_NUMBER: _builtins.int
     link: _builtins.int
     """Which link of the stream; 0 outside of Attach."""
     confidence: _builtins.float
@@ -452,6 +560,16 @@ class AttemptResult(_message.Message):
     def status(self) -> _agent_pb2.AgentStatus:
         """How the agent is (warm heartbeat)."""
 
+    @_builtins.property
+    def entities(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Names and values that the user said, as the agent read them: kept with the session. At most 64, names of at most
+        256 bytes, values of at most 1 KiB; what is more is left out.
+        """
+
+    @_builtins.property
+    def inferred(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Names and values that the agent inferred: kept with the session, apart from what was said. As many."""
+
     def __init__(
         self,
         *,
@@ -467,10 +585,12 @@ class AttemptResult(_message.Message):
         usage: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         status: _agent_pb2.AgentStatus | None = ...,
         executed_intent: _builtins.str = ...,
+        entities: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        inferred: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "confidence", b"confidence", "error", b"error", "folded", b"folded", "key", b"key", "outcome", b"outcome", "output", b"output", "released", b"released", "status", b"status", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "confidence", b"confidence", "conflict_hint", b"conflict_hint", "error", b"error", "executed_intent", b"executed_intent", "folded", b"folded", "key", b"key", "link", b"link", "outcome", b"outcome", "output", b"output", "released", b"released", "status", b"status", "usage", b"usage", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_confidence", b"_confidence", "confidence", b"confidence", "conflict_hint", b"conflict_hint", "entities", b"entities", "error", b"error", "executed_intent", b"executed_intent", "folded", b"folded", "inferred", b"inferred", "key", b"key", "link", b"link", "outcome", b"outcome", "output", b"output", "released", b"released", "status", b"status", "usage", b"usage", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__confidence: _TypeAlias = _typing.Literal["confidence"]  # noqa: Y015
     _WhichOneofArgType__confidence: _TypeAlias = _typing.Literal["_confidence", b"_confidence"]  # noqa: Y015

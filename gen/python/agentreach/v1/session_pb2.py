@@ -27,7 +27,7 @@ from agentreach.v1 import task_pb2 as agentreach_dot_v1_dot_task__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61gentreach/v1/session.proto\x12\ragentreach.v1\x1a\x1b\x61gentreach/v1/attempt.proto\x1a\x18\x61gentreach/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\"\xb2\x01\n\x07Session\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\x12 \n\x04pins\x18\x02 \x03(\x0b\x32\x12.agentreach.v1.Pin\x12.\n\x07\x63ontext\x18\x03 \x01(\x0b\x32\x1d.agentreach.v1.SessionContext\x12-\n\nexpires_in\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\":\n\x03Pin\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x10\n\x08handoffs\x18\x03 \x01(\r\";\n\x11GetSessionRequest\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\"=\n\x12GetSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.agentreach.v1.Session\"]\n\x13ListSessionsRequest\x12\x0e\n\x06\x61pp_id\x18\x01 \x01(\t\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"Y\n\x14ListSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.agentreach.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\">\n\x14\x44\x65leteSessionRequest\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\"\x17\n\x15\x44\x65leteSessionResponse2\x98\x02\n\x0eSessionService\x12Q\n\nGetSession\x12 .agentreach.v1.GetSessionRequest\x1a!.agentreach.v1.GetSessionResponse\x12W\n\x0cListSessions\x12\".agentreach.v1.ListSessionsRequest\x1a#.agentreach.v1.ListSessionsResponse\x12Z\n\rDeleteSession\x12#.agentreach.v1.DeleteSessionRequest\x1a$.agentreach.v1.DeleteSessionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61gentreach/v1/session.proto\x12\ragentreach.v1\x1a\x1b\x61gentreach/v1/attempt.proto\x1a\x18\x61gentreach/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\"\xda\x01\n\x07Session\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\x12 \n\x04pins\x18\x02 \x03(\x0b\x32\x12.agentreach.v1.Pin\x12.\n\x07\x63ontext\x18\x03 \x01(\x0b\x32\x1d.agentreach.v1.SessionContext\x12-\n\nexpires_in\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nturn_count\x18\x05 \x01(\r\x12\x12\n\nsize_bytes\x18\x06 \x01(\x04\"I\n\x03Pin\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x10\n\x08handoffs\x18\x03 \x01(\r\x12\r\n\x05owner\x18\x04 \x01(\t\";\n\x11GetSessionRequest\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\"=\n\x12GetSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.agentreach.v1.Session\"]\n\x13ListSessionsRequest\x12\x0e\n\x06\x61pp_id\x18\x01 \x01(\t\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"Y\n\x14ListSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.agentreach.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\">\n\x14\x44\x65leteSessionRequest\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\"\x17\n\x15\x44\x65leteSessionResponse2\x98\x02\n\x0eSessionService\x12Q\n\nGetSession\x12 .agentreach.v1.GetSessionRequest\x1a!.agentreach.v1.GetSessionResponse\x12W\n\x0cListSessions\x12\".agentreach.v1.ListSessionsRequest\x1a#.agentreach.v1.ListSessionsResponse\x12Z\n\rDeleteSession\x12#.agentreach.v1.DeleteSessionRequest\x1a$.agentreach.v1.DeleteSessionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,21 +35,21 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agentreach.v1.session_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SESSION']._serialized_start=134
-  _globals['_SESSION']._serialized_end=312
-  _globals['_PIN']._serialized_start=314
-  _globals['_PIN']._serialized_end=372
-  _globals['_GETSESSIONREQUEST']._serialized_start=374
-  _globals['_GETSESSIONREQUEST']._serialized_end=433
-  _globals['_GETSESSIONRESPONSE']._serialized_start=435
-  _globals['_GETSESSIONRESPONSE']._serialized_end=496
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=498
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=591
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=593
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=682
-  _globals['_DELETESESSIONREQUEST']._serialized_start=684
-  _globals['_DELETESESSIONREQUEST']._serialized_end=746
-  _globals['_DELETESESSIONRESPONSE']._serialized_start=748
-  _globals['_DELETESESSIONRESPONSE']._serialized_end=771
-  _globals['_SESSIONSERVICE']._serialized_start=774
-  _globals['_SESSIONSERVICE']._serialized_end=1054
+  _globals['_SESSION']._serialized_end=352
+  _globals['_PIN']._serialized_start=354
+  _globals['_PIN']._serialized_end=427
+  _globals['_GETSESSIONREQUEST']._serialized_start=429
+  _globals['_GETSESSIONREQUEST']._serialized_end=488
+  _globals['_GETSESSIONRESPONSE']._serialized_start=490
+  _globals['_GETSESSIONRESPONSE']._serialized_end=551
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=553
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=646
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=648
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=737
+  _globals['_DELETESESSIONREQUEST']._serialized_start=739
+  _globals['_DELETESESSIONREQUEST']._serialized_end=801
+  _globals['_DELETESESSIONRESPONSE']._serialized_start=803
+  _globals['_DELETESESSIONRESPONSE']._serialized_end=826
+  _globals['_SESSIONSERVICE']._serialized_start=829
+  _globals['_SESSIONSERVICE']._serialized_end=1109
 # @@protoc_insertion_point(module_scope)

@@ -31,6 +31,12 @@ class Session(_message.Message):
     PINS_FIELD_NUMBER: _builtins.int
     CONTEXT_FIELD_NUMBER: _builtins.int
     EXPIRES_IN_FIELD_NUMBER: _builtins.int
+    TURN_COUNT_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    turn_count: _builtins.int
+    """Turns that it has had."""
+    size_bytes: _builtins.int
+    """What its context takes, in bytes."""
     @_builtins.property
     def key(self) -> _task_pb2.SessionKey:
         """Its key."""
@@ -54,10 +60,12 @@ class Session(_message.Message):
         pins: _abc.Iterable[Global___Pin] | None = ...,
         context: _attempt_pb2.SessionContext | None = ...,
         expires_in: _duration_pb2.Duration | None = ...,
+        turn_count: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "expires_in", b"expires_in", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "expires_in", b"expires_in", "key", b"key", "pins", b"pins"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "expires_in", b"expires_in", "key", b"key", "pins", b"pins", "size_bytes", b"size_bytes", "turn_count", b"turn_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -72,22 +80,26 @@ class Pin(_message.Message):
     POOL_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     HANDOFFS_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     """The pool, by agent type."""
     instance_id: _builtins.str
     """The instance."""
     handoffs: _builtins.int
     """How often it moved."""
+    owner: _builtins.str
+    """Who owns the pool, where it is not the caller's tenant."""
     def __init__(
         self,
         *,
         pool: _builtins.str = ...,
         instance_id: _builtins.str = ...,
         handoffs: _builtins.int = ...,
+        owner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["handoffs", b"handoffs", "instance_id", b"instance_id", "pool", b"pool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handoffs", b"handoffs", "instance_id", b"instance_id", "owner", b"owner", "pool", b"pool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -77,7 +77,8 @@ class SessionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSession(self, request, context):
-        """Forgets a session: context and pins. Safe to retry.
+        """Forgets a session: context and pins. Its tasks that run go on, and are not part of what comes after. Tasks and
+        results are kept as long as any others. Safe to retry.
         Errors: INVALID_FIELD, SESSION_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -45,7 +45,8 @@ class SessionServiceStub:
     Errors: INVALID_FIELD.
     """
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_session_pb2.DeleteSessionRequest, _session_pb2.DeleteSessionResponse]
-    """Forgets a session: context and pins. Safe to retry.
+    """Forgets a session: context and pins. Its tasks that run go on, and are not part of what comes after. Tasks and
+    results are kept as long as any others. Safe to retry.
     Errors: INVALID_FIELD, SESSION_NOT_FOUND.
     """
 
@@ -66,7 +67,8 @@ class SessionServiceAsyncStub(SessionServiceStub):
     Errors: INVALID_FIELD.
     """
     DeleteSession: _aio.UnaryUnaryMultiCallable[_session_pb2.DeleteSessionRequest, _session_pb2.DeleteSessionResponse]  # type: ignore[assignment]
-    """Forgets a session: context and pins. Safe to retry.
+    """Forgets a session: context and pins. Its tasks that run go on, and are not part of what comes after. Tasks and
+    results are kept as long as any others. Safe to retry.
     Errors: INVALID_FIELD, SESSION_NOT_FOUND.
     """
 
@@ -102,7 +104,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_pb2.DeleteSessionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_pb2.DeleteSessionResponse, _abc.Awaitable[_session_pb2.DeleteSessionResponse]]:
-        """Forgets a session: context and pins. Safe to retry.
+        """Forgets a session: context and pins. Its tasks that run go on, and are not part of what comes after. Tasks and
+        results are kept as long as any others. Safe to retry.
         Errors: INVALID_FIELD, SESSION_NOT_FOUND.
         """
 

@@ -492,6 +492,26 @@ class TaskSpec(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class EntitiesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TASK_ID_FIELD_NUMBER: _builtins.int
     SELECTOR_FIELD_NUMBER: _builtins.int
     METHOD_FIELD_NUMBER: _builtins.int
@@ -517,6 +537,7 @@ class TaskSpec(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     CANCEL_WITH_CALLER_FIELD_NUMBER: _builtins.int
+    ENTITIES_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     """Chosen by the caller, unique per tenant while the task is kept (24 h); empty: made by the server. At most 256
     bytes, no control characters. Sending the same task again gives the first answer.
@@ -593,6 +614,12 @@ class TaskSpec(_message.Message):
     def webhook(self) -> Global___Webhook:
         """Told when the task ends."""
 
+    @_builtins.property
+    def entities(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Names and values that the user said: kept with the session when the task ends. At most 64, names of at most 256
+        bytes, values of at most 1 KiB. Only with a session.
+        """
+
     def __init__(
         self,
         *,
@@ -621,10 +648,11 @@ class TaskSpec(_message.Message):
         protocol_version: _builtins.str = ...,
         policy: _builtins.str = ...,
         cancel_with_caller: _builtins.bool = ...,
+        entities: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_slots", b"_cost_slots", "_priority", b"_priority", "budget", b"budget", "cost_slots", b"cost_slots", "payload", b"payload", "priority", b"priority", "retry", b"retry", "selector", b"selector", "session", b"session", "start_delay", b"start_delay", "timeouts", b"timeouts", "trace", b"trace", "webhook", b"webhook"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_slots", b"_cost_slots", "_priority", b"_priority", "attachments", b"attachments", "budget", b"budget", "cancel_with_caller", b"cancel_with_caller", "cost_slots", b"cost_slots", "durability", b"durability", "effects", b"effects", "fairness_key", b"fairness_key", "labels", b"labels", "method", b"method", "parent_task_id", b"parent_task_id", "payload", b"payload", "policy", b"policy", "priority", b"priority", "protocol_version", b"protocol_version", "related_task_ids", b"related_task_ids", "retry", b"retry", "root_task_id", b"root_task_id", "selector", b"selector", "session", b"session", "source", b"source", "start_delay", b"start_delay", "task_id", b"task_id", "timeouts", b"timeouts", "trace", b"trace", "webhook", b"webhook"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_slots", b"_cost_slots", "_priority", b"_priority", "attachments", b"attachments", "budget", b"budget", "cancel_with_caller", b"cancel_with_caller", "cost_slots", b"cost_slots", "durability", b"durability", "effects", b"effects", "entities", b"entities", "fairness_key", b"fairness_key", "labels", b"labels", "method", b"method", "parent_task_id", b"parent_task_id", "payload", b"payload", "policy", b"policy", "priority", b"priority", "protocol_version", b"protocol_version", "related_task_ids", b"related_task_ids", "retry", b"retry", "root_task_id", b"root_task_id", "selector", b"selector", "session", b"session", "source", b"source", "start_delay", b"start_delay", "task_id", b"task_id", "timeouts", b"timeouts", "trace", b"trace", "webhook", b"webhook"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost_slots: _TypeAlias = _typing.Literal["cost_slots"]  # noqa: Y015
     _WhichOneofArgType__cost_slots: _TypeAlias = _typing.Literal["_cost_slots", b"_cost_slots"]  # noqa: Y015

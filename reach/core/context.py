@@ -1,0 +1,253 @@
+"""What is known of a conversation (SES-3): the last turns as they were, older ones in short, names and values.
+
+A context belongs to the session, not to a pool: agents of all types see the same one. Everything in it is bounded; what
+becomes too much is shortened, the oldest first, and says so (`cut`). Which sessions there are is in `core/homes.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from reach.core.model import Content, TaskState
+
+RAW_TURNS = 5
+"""Turns that are given as they were (SES-3)."""
+SUMMARISE_EVERY = 10
+"""So many turns that are older than those are made part of the summary at a time."""
+MOST_OLDER = 3 * SUMMARISE_EVERY
+"""Turns that may wait for a summary; then an extract takes their place."""
+SIDE_BYTES = 16 << 10
+"""What the request, or the answer, of a turn may take; a longer text is cut, longer bytes are left out."""
+BRIEF_BYTES = 256
+"""What is left of each side of a turn that had to be shortened because the whole was too much."""
+CONTEXT_BYTES = 64 << 10
+"""What the turns of a session may take in all, by default."""
+SUMMARY_BYTES = 4 << 10
+NAMES = 64
+"""Names that were said, and as many that were inferred; the longest untouched one goes first."""
+OUTPUTS = 8
+"""Agents of which the latest answer is kept after its turn has left."""
+OUTPUT_BYTES = 2 << 10
+APPLIED = 64
+"""Task ids that are remembered besides those of the turns that are held: a turn that is told again changes nothing."""
+TURN_OVERHEAD = 128
+"""What a turn costs beside its two sides, in bytes."""
+
+
+class Said(NamedTuple):
+    """One side of a turn."""
+
+    media_type: str
+    content: Content
+    cut: bool = False
+    """There was more."""
+
+
+NOTHING = Said("", "")
+
+
+class Exchange(NamedTuple):
+    """One turn of a conversation: what the user said, and what became of it."""
+
+    task_id: str
+    agent_id: str
+    state: int
+    """How the task ended (a `TaskState`)."""
+    request: Said
+    response: Said
+    error: str = ""
+    """Why there is no answer, where there is none."""
+
+    @property
+    def size(self) -> int:
+        """What it counts against the bound, in bytes."""
+        return TURN_OVERHEAD + _size(self.request.content) + _size(self.response.content) + len(self.error)
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether there is nothing left to shorten."""
+        return _size(self.request.content) <= BRIEF_BYTES and _size(self.response.content) <= BRIEF_BYTES
+
+
+class Facts(NamedTuple):
+    """Names and values that a turn brings besides."""
+
+    said: Mapping[str, str]
+    """What the user said."""
+    inferred: Mapping[str, str]
+    """What was made of it."""
+
+
+NO_FACTS = Facts({}, {})
+
+
+def _size(content: Content) -> int:
+    return len(content) if isinstance(content, bytes) or content.isascii() else len(content.encode())
+
+
+def cut_to(said: Said, most: int) -> Said:
+    """The beginning of what was said, at most `most` bytes. Bytes are whole or not there: half of them mean nothing."""
+    content = said.content
+    if _size(content) <= most:
+        return said
+    if isinstance(content, bytes):
+        return Said(said.media_type, b"", True)
+    text = content.encode()[:most].decode(errors="ignore")
+    return Said("text/plain", text, True)
+
+
+def _brief(one: Exchange) -> Exchange:
+    return one._replace(request=cut_to(one.request, BRIEF_BYTES), response=cut_to(one.response, BRIEF_BYTES))
+
+
+def _keep(names: dict[str, str], new: Mapping[str, str]) -> None:
+    """Takes over names; those that were touched longest ago make room."""
+    for name, value in new.items():
+        names.pop(name, None)
+        names[name] = value
+    while len(names) > NAMES:
+        del names[next(iter(names))]
+
+
+class Context:
+    """What is known of one session."""
+
+    __slots__ = ("applied", "briefs", "count", "deleted_wall_ms", "encoded", "expires_ms", "inferred", "is_there",
+                 "older", "outputs", "revision", "said", "session", "size", "summarising", "summary", "tenant",
+                 "ttl_ms", "turns")  # fmt: skip
+
+    def __init__(self, tenant: str, session: str) -> None:
+        self.tenant = tenant
+        self.session = session
+        self.revision = 0
+        """Grows with each change."""
+        self.turns: list[Exchange] = []
+        """The last ones, oldest first; at most `RAW_TURNS`."""
+        self.older: list[Exchange] = []
+        """Those before, which are in no summary yet."""
+        self.count = 0
+        """All turns that there ever were."""
+        self.summary = ""
+        self.said: dict[str, str] = {}
+        self.inferred: dict[str, str] = {}
+        self.outputs: dict[str, tuple[str, Said]] = {}
+        """agent_id -> (task_id, the beginning of its latest answer), of agents whose turns are not held any more."""
+        self.applied: dict[str, None] = {}
+        self.size = 0
+        """Of all that it holds, in bytes."""
+        self.ttl_ms = 0
+        self.expires_ms = 0
+        self.is_there = True
+        """False: it was deleted, and nothing has been said since."""
+        self.deleted_wall_ms = 0
+        """When it was deleted last; tasks that were accepted before are not part of what came after."""
+        self.summarising = 0
+        """So many of `older` are being made part of the summary."""
+        self.briefs: dict[str, list[str]] = {}
+        """Turns of `older` in short, by task id, for whoever makes that."""
+        self.encoded: Any = None
+        """Its form for agents as of now, for whoever makes it; None after each change."""
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """(tenant, session)"""
+        return self.tenant, self.session
+
+    def has(self, task_id: str) -> bool:
+        """Whether the turn of a task is part of it already."""
+        return task_id in self.applied
+
+    def add(self, turn: Exchange, facts: Facts, most: int = CONTEXT_BYTES) -> bool:
+        """Adds a turn, once per task. False (and nothing changes) if it is there already."""
+        if turn.task_id in self.applied:
+            return False
+        self.applied[turn.task_id] = None
+        while len(self.applied) > APPLIED:
+            del self.applied[next(iter(self.applied))]
+        self.count += 1
+        request, response = cut_to(turn.request, SIDE_BYTES), cut_to(turn.response, SIDE_BYTES)
+        self.turns.append(turn._replace(request=request, response=response))
+        self.outputs.pop(turn.agent_id, None)
+        if len(self.turns) > RAW_TURNS:
+            self.older.append(self.turns.pop(0))
+        _keep(self.said, facts.said)
+        _keep(self.inferred, facts.inferred)
+        self._fit(most)
+        self._changed()
+        return True
+
+    def _fit(self, most: int) -> None:
+        """Shortens turns until all of them are within bounds, the oldest first."""
+        size = sum(one.size for one in self.older) + sum(one.size for one in self.turns)
+        for held in (self.older, self.turns):
+            for index, one in enumerate(held):
+                if size <= most:
+                    return
+                if not one.is_brief:
+                    held[index] = brief = _brief(one)
+                    size += brief.size - one.size
+
+    def _changed(self) -> None:
+        self.revision += 1
+        self.encoded = None
+        size = sum(one.size for one in self.older) + sum(one.size for one in self.turns) + len(self.summary)
+        size += sum(len(name) + len(value) for names in (self.said, self.inferred) for name, value in names.items())
+        self.size = size + sum(TURN_OVERHEAD + _size(said.content) for _, said in self.outputs.values())
+
+    def due(self) -> list[Exchange]:
+        """The turns that are to be made part of the summary now; empty if there are too few, or some are at it."""
+        if self.summarising or len(self.older) < SUMMARISE_EVERY:
+            return []
+        self.summarising = len(self.older)
+        return self.older[:]
+
+    def summarised(self, count: int, text: str) -> None:
+        """The `count` oldest turns are part of the summary now. Of each agent that has none left the answer stays."""
+        gone, self.older = self.older[:count], self.older[count:]
+        self.briefs.clear()
+        self.summarising = 0
+        self.summary = text.encode()[:SUMMARY_BYTES].decode(errors="ignore")
+        held = {one.agent_id for one in (*self.older, *self.turns)}
+        for one in gone:
+            if one.agent_id and one.agent_id not in held and one.state == TaskState.SUCCEEDED:
+                self.outputs.pop(one.agent_id, None)
+                self.outputs[one.agent_id] = (one.task_id, cut_to(one.response, OUTPUT_BYTES))
+        while len(self.outputs) > OUTPUTS:
+            del self.outputs[next(iter(self.outputs))]
+        self._changed()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether something was shortened for lack of room."""
+        return any(one.request.cut or one.response.cut for one in (*self.older, *self.turns))
+
+    # -- keeping ------------------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[Any, ...]:
+        """All of it as plain values, for whoever keeps it."""
+        return (
+            self.revision, self.count, self.ttl_ms, self.summary, [*self.turns], [*self.older],
+            dict(self.said), dict(self.inferred), dict(self.outputs), [*self.applied], self.deleted_wall_ms,
+            self.is_there,
+        )  # fmt: skip
+
+    @classmethod
+    def of_state(cls, tenant: str, session: str, state: Any) -> Context:
+        """Back from `state()`, also where its tuples have become lists on the way."""
+        one = cls(tenant, session)
+        revision, count, one.ttl_ms, summary, turns, older, said, inferred, outputs, applied, *rest = state
+        one.deleted_wall_ms, one.is_there = rest
+        one.summary, one.count = summary, count
+        one.turns, one.older = [_exchange(values) for values in turns], [_exchange(values) for values in older]
+        one.said, one.inferred = dict(said), dict(inferred)
+        one.outputs = {agent_id: (task_id, Said(*said)) for agent_id, (task_id, said) in outputs.items()}
+        one.applied = dict.fromkeys(applied)
+        one._changed()
+        one.revision = revision
+        return one
+
+
+def _exchange(values: Any) -> Exchange:
+    task_id, agent_id, state, request, response, error = values
+    return Exchange(task_id, agent_id, state, Said(*request), Said(*response), error)

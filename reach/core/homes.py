@@ -1,0 +1,203 @@
+"""Where sessions live: the contexts of one shard (HAZARDS 2). A pool knows pins; what is known of a session is here.
+
+Everything is bounded: sessions that are idle go when their time is over, and when there is too much, those that were
+used longest ago go first. A session that was deleted is remembered for a while, so that tasks which were accepted
+before and end later do not bring back what was to be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+
+from reach.core.context import CONTEXT_BYTES, Context, Exchange, Facts
+from reach.core.rows import ContextRow
+from reach.core.session import IDLE_TTL_MS, SessionName
+
+MAX_SESSIONS = 100_000
+MAX_BYTES = 256 << 20
+"""What all contexts of a node may take."""
+SESSION_OVERHEAD = 2_048
+"""What a session counts beside what was said, in bytes."""
+RESTORED_MS = 60_000
+"""How long a session lives at least after a restart, whatever the clock says."""
+
+
+class Room:
+    """What the sessions of a node take, and may take; the homes of its shards share it."""
+
+    __slots__ = ("bytes", "context_bytes", "evicted", "max_bytes", "max_sessions", "sessions", "ttl_ms")
+
+    def __init__(
+        self,
+        max_sessions: int = MAX_SESSIONS,
+        max_bytes: int = MAX_BYTES,
+        context_bytes: int = CONTEXT_BYTES,
+        ttl_ms: int = IDLE_TTL_MS,
+    ) -> None:
+        self.max_sessions = max_sessions
+        self.max_bytes = max_bytes
+        self.context_bytes = context_bytes
+        self.ttl_ms = ttl_ms
+        self.sessions = 0
+        self.bytes = 0
+        self.evicted = 0
+        """Sessions that had to go before their time, for there were too many."""
+
+    @property
+    def is_short(self) -> bool:
+        """There is too much."""
+        return self.sessions > self.max_sessions or self.bytes > self.max_bytes
+
+
+class Home:
+    """The sessions of one shard."""
+
+    __slots__ = ("_contexts", "_dirty", "room", "shard")
+
+    def __init__(self, shard: int, room: Room) -> None:
+        self.shard = shard
+        self.room = room
+        self._contexts: OrderedDict[SessionName, Context] = OrderedDict()
+        """The one that was used longest ago comes first."""
+        self._dirty: dict[SessionName, None] = {}
+        """Sessions that are not kept as they are now."""
+
+    def __len__(self) -> int:
+        return len(self._contexts)
+
+    def __iter__(self) -> Iterator[Context]:
+        return iter(self._contexts.values())
+
+    def look(self, name: SessionName, now_ms: int) -> Context | None:
+        """What is known of a session, if it is there."""
+        context = self._contexts.get(name)
+        return context if context is not None and context.is_there and context.expires_ms > now_ms else None
+
+    def has(self, name: SessionName, task_id: str) -> bool:
+        """Whether the turn of a task is part of its session."""
+        context = self._contexts.get(name)
+        return context is not None and context.has(task_id)
+
+    def open(self, name: SessionName, now_ms: int, ttl_ms: int | None = None) -> Context:
+        """The session, which is used now: it begins, or its time begins anew."""
+        context = self._contexts.get(name)
+        if context is not None and context.expires_ms <= now_ms:
+            self._drop(context)
+            context = None
+        if context is None:
+            context = self._contexts[name] = Context(*name)
+            self.room.sessions += 1
+            self._count(context, 0)
+        else:
+            self._contexts.move_to_end(name)
+        context.is_there = True
+        context.ttl_ms = ttl_ms or context.ttl_ms or self.room.ttl_ms
+        context.expires_ms = now_ms + context.ttl_ms
+        self._make_room(context)
+        return context
+
+    def add(self, name: SessionName, turn: Exchange, facts: Facts, accepted_wall_ms: int, now_ms: int,
+            ttl_ms: int | None = None) -> Context | None:  # fmt: skip
+        """A task has ended: its turn, once. None if it is there already, or the session was deleted meanwhile.
+
+        Args:
+            name: The session.
+            turn: What was said.
+            facts: Names and values that came with it.
+            accepted_wall_ms: When the task was accepted.
+            now_ms: Now.
+            ttl_ms: How long the session is kept, where its route says so.
+        """
+        known = self._contexts.get(name)
+        if known is not None and (known.has(turn.task_id) or accepted_wall_ms <= known.deleted_wall_ms):
+            return None
+        context = self.open(name, now_ms, ttl_ms)
+        before = context.size
+        context.add(turn, facts, self.room.context_bytes)
+        self._count(context, before)
+        self._dirty[name] = None
+        self._make_room(context)
+        return context
+
+    def summarised(self, context: Context, count: int, text: str) -> None:
+        """The oldest turns of a session are part of its summary now."""
+        if self._contexts.get(context.name) is not context or context.summarising != count:
+            return
+        before = context.size
+        context.summarised(count, text)
+        self._count(context, before)
+        self._dirty[context.name] = None
+
+    def delete(self, name: SessionName, now_ms: int, wall_ms: int) -> bool:
+        """Forgets what is known of a session. False if there is none."""
+        known = self.look(name, now_ms)
+        if known is None:
+            return False
+        self._drop(known)
+        grave = self.open(name, now_ms)
+        grave.is_there = False
+        grave.revision = known.revision + 1  # revisions only grow
+        grave.deleted_wall_ms = wall_ms
+        return True
+
+    def expire(self, now_ms: int, busy: Callable[[], Collection[SessionName]]) -> int:
+        """Lets go of sessions whose time is over, but of those with open tasks (`busy`); returns how many."""
+        over = [one for one in self._contexts.values() if one.expires_ms <= now_ms]
+        if over:
+            kept = busy()
+            for one in over:
+                if one.name in kept:
+                    self._contexts.move_to_end(one.name)
+                    one.expires_ms = now_ms + one.ttl_ms
+                else:
+                    self._drop(one)
+        return len(over)
+
+    def _make_room(self, but: Context) -> None:
+        """There may be too much: those that were used longest ago go, but not the one that is used now."""
+        while self.room.is_short and len(self._contexts) > 1:
+            oldest = next(iter(self._contexts.values()))
+            if oldest is but:
+                break
+            self._drop(oldest)
+            self.room.evicted += 1
+
+    def _count(self, context: Context, before: int) -> None:
+        self.room.bytes += context.size - before + (0 if before else SESSION_OVERHEAD)
+
+    def _drop(self, context: Context) -> None:
+        del self._contexts[context.name]
+        self.room.sessions -= 1
+        self.room.bytes -= context.size + SESSION_OVERHEAD
+        self._dirty[context.name] = None
+
+    # -- keeping ------------------------------------------------------------------------------------------------------
+
+    def rows(self, now_ms: int, wall_ms: int) -> list[ContextRow]:
+        """What is to be written of the sessions that have changed since the last time."""
+        rows = []
+        for name in self._dirty:
+            context = self._contexts.get(name)
+            if context is None:
+                rows.append(ContextRow(self.shard, *name, 0, 0, None))
+            else:
+                expires = wall_ms + context.expires_ms - now_ms
+                rows.append(ContextRow(self.shard, *name, context.revision, expires, context.state()))
+        self._dirty.clear()
+        return rows
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether something is to be written."""
+        return bool(self._dirty)
+
+    def restore(self, row: ContextRow, now_ms: int, wall_ms: int) -> None:
+        """A session as it was kept, for what is left of its time."""
+        context = Context.of_state(row.tenant, row.session, row.state)
+        context.ttl_ms = context.ttl_ms or self.room.ttl_ms
+        left = min(max(row.expires_wall_ms - wall_ms, RESTORED_MS), context.ttl_ms)
+        context.expires_ms = now_ms + left
+        self._contexts[context.name] = context
+        self.room.sessions += 1
+        self._count(context, 0)

@@ -1,0 +1,231 @@
+"""The sessions of a node: contexts are added to, given with offers, kept, forgotten (SES-2, SES-3).
+
+A turn comes out of the outbox: the fact that a task of a session ended is committed with its outcome, and is applied to
+the session's home before anybody hears of that outcome, so a caller that goes on finds its turn in the context. What
+changed is written a moment later, together with the end of the fact: nobody waits for that commit, and a crash in
+between finds the fact again. One node holds all homes; in a cluster a pool asks the home of another node for the
+context when it takes the task, and the fact goes there by the peers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from reach.core.context import MOST_OLDER, Context
+from reach.core.effects import Turn
+from reach.core.homes import Home, Room
+from reach.core.model import FIRST_TERMINAL, Fault, Task
+from reach.core.placement import SHARDS, shard_of_session
+from reach.core.rows import ContextRow, OutboxDone, OutboxRow
+from reach.core.session import SessionName
+from reach.core.summary import extract
+from reach.runtime.outbox import Bounds
+from reach.runtime.settings import Settings
+from reach.store.base import StoredTask
+
+if TYPE_CHECKING:
+    from reach.runtime.host import Host
+
+log = logging.getLogger(__name__)
+
+BOUNDS: Final = Bounds(facts=1_000, lanes=100_000)
+"""Of the facts in memory. Each session is a lane, so turns are in the order of their commits."""
+FLUSH_SECONDS: Final = 0.1
+"""How long what changed may wait for its commit. Larger: fewer rows where sessions are busy, more to apply again after
+a crash."""
+READ_AGAIN_SECONDS: Final = 1.0
+SUMMARIES: Final = 2
+"""Summaries that are made at the same time, where a summariser is asked."""
+EXPIRE_SECONDS: Final = 0.5
+"""How often the sessions of one shard are looked at, one shard after the other."""
+
+
+Ended = tuple[OutboxRow, StoredTask]
+"""The fact that a task of a session has ended, and the task."""
+
+
+class Sessions:
+    """See the module.
+
+    Args:
+        host: Whose sessions they are.
+        settings: What they may take, and what makes them short.
+    """
+
+    def __init__(self, host: Host, settings: Settings) -> None:
+        self.room = room = Room(
+            settings.session_limit, settings.session_bytes, settings.context_bytes, settings.session_ttl_ms
+        )
+        summariser = settings.summariser
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._summariser = summariser
+        self._threads = ThreadPoolExecutor(SUMMARIES, "summaries") if summariser is not None else None
+        self._homes = [Home(number, room) for number in range(SHARDS)]
+        self._done: list[OutboxDone] = []
+        self._behind: dict[SessionName, deque[OutboxRow]] = {}
+        """Facts whose tasks are being read, and those that came after them."""
+        self._flushing: asyncio.TimerHandle | None = None
+        self._expiring: asyncio.TimerHandle | None = None
+        self._next_home = 0
+        self._summaries: set[asyncio.Future[str]] = set()
+
+    def home(self, name: SessionName) -> Home:
+        """Where a session is."""
+        return self._homes[shard_of_session(name)]
+
+    def homes(self) -> list[Home]:
+        """All of this node."""
+        return self._homes
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def restore(self, contexts: Sequence[ContextRow], turns: Sequence[Ended]) -> None:
+        """Contexts as they were kept, and the turns that they lack. Called once, before anything is served."""
+        clock = self._host.clock
+        for row in contexts:
+            self.home((row.tenant, row.session)).restore(row, clock.now_ms(), clock.wall_ms())
+        for fact, stored in turns:
+            self._apply(self._host.past.task_of(stored))
+            self._forget(fact)
+
+    def start(self) -> None:
+        """Looks for sessions whose time is over, from now on."""
+        self._expiring = self._loop.call_later(EXPIRE_SECONDS, self._expire)
+
+    def stop(self) -> None:
+        """Writes what has changed; nothing more happens."""
+        for timer in (self._flushing, self._expiring):
+            if timer is not None:
+                timer.cancel()
+        for summary in list(self._summaries):
+            summary.cancel()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        self.flush()
+
+    def _expire(self) -> None:
+        self._expiring = self._loop.call_later(EXPIRE_SECONDS, self._expire)
+        home = self._homes[self._next_home]
+        self._next_home = (self._next_home + 1) % SHARDS
+        if home.expire(self._host.clock.now_ms(), self._busy):
+            self._flush_soon()
+
+    def _busy(self) -> set[SessionName]:
+        """Sessions with tasks that have not ended."""
+        tasks = self._host.tasks.values()
+        return {(task.tenant, task.session) for task in tasks if task.session and task.state < FIRST_TERMINAL}
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def offered(self, task: Task) -> bytes:
+        """An attempt of a session's task is offered: what is known of the session, for the agent."""
+        name = (task.tenant, task.session)
+        context = self.home(name).open(name, self._host.clock.now_ms(), task.session_ttl_ms)
+        return self._host.codec.offered_context(context, None, 0)
+
+    def ended(self, task: Task) -> None:
+        """A task of a session has ended: its turn is there before anybody hears of it, for they may go on at once."""
+        self._apply(task)
+
+    def take(self, fact: OutboxRow) -> None:
+        """The fact that a task of a session has ended (`outbox.Receiver`). Mostly its turn is there already."""
+        name = (fact.tenant, fact.lane)
+        behind = self._behind.get(name)
+        if behind is not None:
+            behind.append(fact)
+        elif self.home(name).has(name, fact.task_id):
+            self._forget(fact)
+        else:
+            self._behind[name] = deque((fact,))
+            self._read_next(name)
+
+    def _read_next(self, name: SessionName) -> None:
+        behind = self._behind[name]
+        if behind:
+            fact = behind[0]
+            self._host.past.look_up(fact.tenant, fact.task_id, lambda found: self._was_read(name, fact, found))
+        else:
+            del self._behind[name]
+
+    def _was_read(self, name: SessionName, fact: OutboxRow, found: StoredTask | Fault | None) -> None:
+        if isinstance(found, Fault):  # the store is in trouble: again, when it may be well
+            self._loop.call_later(READ_AGAIN_SECONDS, self._read_next, name)
+            return
+        self._behind[name].popleft()
+        if found is not None and found.outcome is not None and found.task.row == fact.row:
+            self._apply(self._host.past.task_of(found))
+        self._forget(fact)  # also if its task was purged: there is nothing to tell any more
+        self._read_next(name)
+
+    def _apply(self, task: Task) -> None:
+        """The turn of a task becomes part of its session, once."""
+        name, clock = (task.tenant, task.session), self._host.clock
+        turn, facts = self._host.codec.exchange_of(task)
+        home = self.home(name)
+        context = home.add(name, turn, facts, task.accepted_wall_ms, clock.now_ms(), task.session_ttl_ms)
+        if context is not None:
+            self._summarise(home, context)
+            self._flush_soon()
+
+    def _forget(self, fact: OutboxRow) -> None:
+        self._done.append(OutboxDone(fact.shard, fact.kind, fact.lane, fact.key))
+        self._flush_soon()
+
+    def delete(self, name: SessionName) -> bool:
+        """Forgets what is known of a session. False if there is none."""
+        clock = self._host.clock
+        found = self.home(name).delete(name, clock.now_ms(), clock.wall_ms())
+        self._flush_soon()
+        return found
+
+    # -- summaries ----------------------------------------------------------------------------------------------------
+
+    def _summarise(self, home: Home, context: Context) -> None:
+        if len(context.older) >= MOST_OLDER:  # whoever is asked for the summary does not answer
+            context.summarising = 0
+        turns = context.due()
+        if not turns:
+            return
+        if self._summariser is None or len(turns) >= MOST_OLDER:
+            home.summarised(context, len(turns), extract(context.summary, turns))
+            return
+        summary = context.summary
+        asking = self._loop.run_in_executor(self._threads, self._summariser.summarise, summary, turns)
+        self._summaries.add(asking)
+
+        def answered(done: asyncio.Future[str]) -> None:
+            self._summaries.discard(done)
+            if done.cancelled():
+                return
+            error = done.exception()
+            if error is not None:
+                log.warning("a session is summarised by extracts, for the summariser failed: %s", error)
+            text = done.result() if error is None else extract(summary, turns)
+            home.summarised(context, len(turns), text)
+            self._flush_soon()
+
+        asking.add_done_callback(answered)
+
+    # -- keeping ------------------------------------------------------------------------------------------------------
+
+    def _flush_soon(self) -> None:
+        if self._flushing is None:
+            self._flushing = self._loop.call_later(FLUSH_SECONDS, self.flush)
+
+    def flush(self) -> None:
+        """Writes what has changed, with the ends of the facts that changed it."""
+        self._flushing = None
+        clock = self._host.clock
+        turn, now_ms, wall_ms = Turn(0, 0), clock.now_ms(), clock.wall_ms()
+        for home in self._homes:
+            if home.is_dirty:
+                turn.writes.contexts += home.rows(now_ms, wall_ms)
+        turn.writes.outbox_done, self._done = self._done, []
+        if turn.writes:
+            self._host.committer.submit(turn)

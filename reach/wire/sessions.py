@@ -1,0 +1,109 @@
+"""Between the contract's conversations and the core's contexts (SES-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from agentreach.v1 import attempt_pb2, payload_pb2, session_pb2, task_pb2
+from reach.core.context import NAMES, SUMMARY_BYTES, Context, Exchange, Facts, Said
+from reach.core.model import Task
+from reach.core.summary import lines_of
+from reach.wire.answers import content_of, duration, fill_payload
+from reach.wire.encoding import LENGTH_AND_CONTENT, VARINT, tag
+from reach.wire.requests import ID_BYTES, VALUE_BYTES
+from reach.wire.status import bounded_text
+
+_CONTEXT = tag(attempt_pb2.Offer, "session_context") + LENGTH_AND_CONTENT
+_HANDOFF = tag(attempt_pb2.SessionContext, "handoff") + LENGTH_AND_CONTENT
+_NUMBER = tag(attempt_pb2.SessionContext, "handoff_number", 0) + b"%b"
+
+
+def exchange_of(task: Task) -> tuple[Exchange, Facts]:
+    """The turn of a task that ended, and the names and values that it brings."""
+    spec, outcome = task_pb2.TaskSpec.FromString(task.spec), task.outcome
+    assert outcome is not None
+    fault, extra = outcome.fault, outcome.extra or {}
+    said = Said(outcome.media_type, outcome.content if outcome.content is not None and fault is None else "")
+    error = bounded_text(f"{fault.reason.name}: {fault.message}", VALUE_BYTES) if fault is not None else ""
+    turn = Exchange(task.task_id, outcome.agent_id, int(outcome.state), Said(*content_of(spec.payload)), said, error)
+    return turn, Facts({**spec.entities, **extra.get("entities", {})}, extra.get("inferred", {}))
+
+
+def read_names(names: Mapping[str, str]) -> dict[str, str]:
+    """Names and values as an agent gives them. An answer is never refused for them: what is too much is left out."""
+    kept = {}
+    for name in sorted(names)[:NAMES]:
+        if name and len(name.encode()) <= ID_BYTES:
+            kept[name] = bounded_text(names[name], VALUE_BYTES)
+    return kept
+
+
+def context_message(context: Context) -> attempt_pb2.SessionContext:
+    """A context as agents and operators see it. Turns that are in no summary yet stand in it in short."""
+    message = attempt_pb2.SessionContext(revision=context.revision, turn_count=context.count, cut=context.is_cut)
+    for turn in context.turns:
+        _fill_turn(message.turns.add(), turn)
+    for turn in context.older:
+        if turn.task_id not in context.briefs:
+            context.briefs[turn.task_id] = lines_of((turn,))
+    lines = [line for turn in context.older for line in context.briefs[turn.task_id]]
+    message.summary = "\n".join([*filter(None, [context.summary]), *lines])[: 2 * SUMMARY_BYTES]
+    message.entities.update(context.said)
+    message.inferred.update(context.inferred)
+    held = {turn.agent_id for turn in context.turns}
+    for agent_id, (task_id, said) in context.outputs.items():
+        if agent_id not in held:
+            output = message.outputs.add(agent_id=agent_id, task_id=task_id, cut=said.cut)
+            fill_payload(output.output, said.media_type, said.content)
+    return message
+
+
+def _fill_turn(message: attempt_pb2.Turn, turn: Exchange) -> None:
+    message.task_id, message.agent_id, message.error = turn.task_id, turn.agent_id, turn.error
+    message.state = turn.state  # type: ignore[assignment]
+    message.cut = turn.request.cut or turn.response.cut
+    _fill_said(message.request, turn.request)
+    if turn.response.content or turn.response.media_type:
+        _fill_said(message.response, turn.response)
+
+
+def _fill_said(payload: payload_pb2.Payload, said: Said) -> None:
+    fill_payload(payload, said.media_type, said.content)
+
+
+def context_bytes(context: Context) -> bytes:
+    """The same as bytes, made once for each revision."""
+    made: bytes | None = context.encoded
+    if made is None:
+        made = context.encoded = context_message(context).SerializeToString()
+    return made
+
+
+def context_field(context: bytes, snapshot: bytes | None = None, number: int = 0) -> bytes:
+    """The field of an Offer that says what is known of the conversation.
+
+    Args:
+        context: A SessionContext.
+        snapshot: What the instance before left behind, if the session has moved.
+        number: Of the hand-off.
+    """
+    if number:
+        context += _NUMBER % VARINT[number]
+    if snapshot:
+        context += _HANDOFF % (VARINT[len(snapshot)], snapshot)
+    return _CONTEXT % (VARINT[len(context)], context)
+
+
+def session_key(session: str) -> task_pb2.SessionKey:
+    """The three parts of a session's name (see `requests.session_name`)."""
+    parts = [part.replace("%3A", ":").replace("%25", "%") for part in session.split(":")]
+    return task_pb2.SessionKey(app_id=parts[0], user_id=parts[1], session_id=parts[2])
+
+
+def session_message(context: Context, now_ms: int, *, full: bool) -> session_pb2.Session:
+    """A session as operators see it, without its pins."""
+    message = session_pb2.Session(key=session_key(context.session), turn_count=context.count, size_bytes=context.size)
+    message.expires_in.CopyFrom(duration(max(0, context.expires_ms - now_ms)))
+    if full:
+        message.context.CopyFrom(context_message(context))
+    return message
