@@ -20,6 +20,7 @@ from reach.cli.explain import explain
 from reach.cli.keys import keys
 from reach.cli.route import route
 from reach.cli.serve import configuration, serve, version
+from reach.cli.sessions import sessions
 from reach.cli.settings import Settings, server_options
 from reach.cli.tasks import tasks
 from reach.cli.terminal import prepare_streams, printable, say
@@ -71,6 +72,7 @@ for _command in (
     agents,
     route,
     explain,
+    sessions,
     keys,
     configuration,
     version,

@@ -52,6 +52,15 @@ class Refuted:
         self.fault = fault
 
 
+class SessionForgotten:
+    """A session was deleted."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: tuple[str, str]) -> None:
+        self.name = name
+
+
 class Respecified:
     """A waiting task asks for something else now, since the rules have changed."""
 

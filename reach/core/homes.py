@@ -87,8 +87,7 @@ class Home:
             context = None
         if context is None:
             context = self._contexts[name] = Context(*name)
-            self.room.sessions += 1
-            self._count(context, 0)
+            self._count_new(context)
         else:
             self._contexts.move_to_end(name)
         context.is_there = True
@@ -115,7 +114,7 @@ class Home:
         context = self.open(name, now_ms, ttl_ms)
         before = context.size
         context.add(turn, facts, self.room.context_bytes)
-        self._count(context, before)
+        self.room.bytes += context.size - before
         self._dirty[name] = None
         self._make_room(context)
         return context
@@ -126,7 +125,7 @@ class Home:
             return
         before = context.size
         context.summarised(count, text)
-        self._count(context, before)
+        self.room.bytes += context.size - before
         self._dirty[context.name] = None
 
     def delete(self, name: SessionName, now_ms: int, wall_ms: int) -> bool:
@@ -163,8 +162,9 @@ class Home:
             self._drop(oldest)
             self.room.evicted += 1
 
-    def _count(self, context: Context, before: int) -> None:
-        self.room.bytes += context.size - before + (0 if before else SESSION_OVERHEAD)
+    def _count_new(self, context: Context) -> None:
+        self.room.sessions += 1
+        self.room.bytes += context.size + SESSION_OVERHEAD
 
     def _drop(self, context: Context) -> None:
         del self._contexts[context.name]
@@ -199,5 +199,4 @@ class Home:
         left = min(max(row.expires_wall_ms - wall_ms, RESTORED_MS), context.ttl_ms)
         context.expires_ms = now_ms + left
         self._contexts[context.name] = context
-        self.room.sessions += 1
-        self._count(context, 0)
+        self._count_new(context)

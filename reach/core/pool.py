@@ -19,6 +19,7 @@ from reach.core.delivery import Delivery
 from reach.core.effects import Acknowledge, AskJournal, CreditAttempt, Done, GrantEffect, RefuseItem, Turn
 from reach.core.finished import Finished
 from reach.core.fleet import Fleet
+from reach.core.handoff import Handoffs
 from reach.core.health import THRESHOLDS
 from reach.core.held import Held, HeldSlots
 from reach.core.leases import Leases
@@ -49,7 +50,7 @@ class Pool:
 
     __slots__ = (
         "_handlers", "admission", "assignment", "budget", "circuits", "conditions", "dead_letters", "deadlines",
-        "delivery", "dirty", "excused_until_ms", "finished", "fleet", "heartbeat_ms", "held", "instances",
+        "delivery", "dirty", "excused_until_ms", "finished", "fleet", "handoffs", "heartbeat_ms", "held", "instances",
         "judge_from_ms", "key", "late_outcomes", "leases", "pin_wait_ms", "pins", "queue", "router", "rows",
         "same_content", "scores", "seed", "shard", "slot_freed", "tasks", "thresholds", "vitals", "waker", "wheel",
     )  # fmt: skip
@@ -104,6 +105,7 @@ class Pool:
         self.late_outcomes = 0
         self.finished = Finished()
         self.held = Held(self)
+        self.handoffs = Handoffs(self)
         self._handlers: dict[type, Callable[[Any, Turn], None]] = {
             ev.Submitted: lambda event, turn: self.delivery.accept(event.task, event.reader, turn),
             ev.Reported: self._reported,
@@ -124,6 +126,7 @@ class Pool:
             ev.Subscribed: self._subscribed,
             ev.Unsubscribed: self._unsubscribed,
             ev.Credited: self._credited,
+            ev.SessionForgotten: self.handoffs.forget,
             ev.Arrived: self.assignment.arrived,
             ev.Refuted: lambda event, turn: self.delivery.refute(event.task, event.fault, turn),
             ev.Respecified: self.assignment.respecified,

@@ -1,11 +1,11 @@
-"""OpsService and SessionService. What is not built yet says so."""
+"""OpsService. What is not built yet says so."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Any
 
-from agentreach.v1 import ops_pb2, ops_pb2_grpc, session_pb2, session_pb2_grpc
+from agentreach.v1 import ops_pb2, ops_pb2_grpc
 from reach.errors import InvalidRequest
 from reach.rpc.principal import principal_of
 from reach.rpc.services import FEATURES, Services, error_of_fault
@@ -123,19 +123,3 @@ def _fill_key(message: ops_pb2.ApiKey, key: ApiKey) -> None:
         message.expires_at.CopyFrom(timestamp(key.expires_ms))
     if key.revoked_ms is not None:
         message.revoked_at.CopyFrom(timestamp(key.revoked_ms))
-
-
-class SessionServicer(session_pb2_grpc.SessionServiceServicer):
-    """See the contract."""
-
-    async def GetSession(self, request: session_pb2.GetSessionRequest, context: Any) -> Any:
-        """See the contract."""
-        raise not_built("GetSession")
-
-    async def ListSessions(self, request: session_pb2.ListSessionsRequest, context: Any) -> Any:
-        """See the contract."""
-        raise not_built("ListSessions")
-
-    async def DeleteSession(self, request: session_pb2.DeleteSessionRequest, context: Any) -> Any:
-        """See the contract."""
-        raise not_built("DeleteSession")

@@ -32,10 +32,11 @@ from reach.errors import Unavailable
 from reach.rpc.agent import AgentServicer
 from reach.rpc.dispatch import DispatchServicer
 from reach.rpc.interceptors import Interceptor
-from reach.rpc.ops import OpsServicer, SessionServicer
+from reach.rpc.ops import OpsServicer
 from reach.rpc.registry import HeartbeatServicer, RegistryServicer
 from reach.rpc.result import ResultServicer
 from reach.rpc.services import Services
+from reach.rpc.session import SessionServicer
 from reach.store.base import KeyStore
 from reach.wire.batcher import FRAME_BYTES
 
@@ -117,7 +118,7 @@ class GrpcServer:
             ops_pb2.DESCRIPTOR: OpsServicer(services, keys, version, store),
             registry_pb2.DESCRIPTOR: RegistryServicer(services),
             result_pb2.DESCRIPTOR: ResultServicer(services),
-            session_pb2.DESCRIPTOR: SessionServicer(),
+            session_pb2.DESCRIPTOR: SessionServicer(services),
         }
         names = [reflection.SERVICE_NAME, health.SERVICE_NAME]
         for descriptor, servicer in servicers.items():

@@ -20,6 +20,7 @@ from reach.core.stream import Reader
 from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.runtime.host import Host
 from reach.runtime.matcher import Matcher
+from reach.runtime.session_views import SessionViews
 from reach.runtime.watching import AgentChanges
 from reach.store.base import StoredTask, StoreFull, TaskQuery
 
@@ -40,6 +41,7 @@ class Reach:
         self.stopping = False
         """No new work is taken; what is accepted goes on."""
         self.started_ms = host.clock.now_ms()
+        self.sessions = SessionViews(host)
         self.changes = AgentChanges(host)
         """For those who watch the registry."""
 
@@ -97,10 +99,11 @@ class Reach:
         if self.stopping:
             message = "the server is shutting down"
             raise Unavailable(message, Reason.SHUTTING_DOWN, retry_after_ms=1_000)
-        self._check_store(task.volatile)
+        self.check_store(task.volatile)
         return self.host.home(self.host.level_1.place(task, selector))
 
-    def _check_store(self, volatile: bool) -> None:
+    def check_store(self, volatile: bool = False) -> None:
+        """Whether the store can keep anything now. Raises ReachError."""
         held = self.host.committer.held
         if held is None or volatile:
             return
@@ -225,7 +228,7 @@ class Reach:
             raise InvalidRequest(message, Reason.STALE_GENERATION, instance_id=instance_id)
         held = self.host.committer.held
         if held is not None and known is None:
-            self._check_store(False)
+            self.check_store(False)
 
     def _check_skills(self, joining: ev.Joining) -> None:
         """Skills that the vocabulary does not have are refused if the server is strict, else a warning (REG-5)."""

@@ -315,11 +315,12 @@ def _read_selector(selector: task_pb2.Selector, method: str, media_type: str) ->
 
 def session_name(key: task_pb2.SessionKey) -> str:
     """The key of a session as one word. All three parts are required (SES-1)."""
-    parts = []
-    for field in ("app_id", "user_id", "session_id"):
-        value = check_id(f"session.{field}", getattr(key, field), required=True)
-        parts.append(value.replace("%", "%25").replace(":", "%3A"))
-    return ":".join(parts)
+    return ":".join(session_part(field, getattr(key, field)) for field in ("app_id", "user_id", "session_id"))
+
+
+def session_part(field: str, value: str) -> str:
+    """One part of the key of a session, as it stands in its name."""
+    return check_id(f"session.{field}", value, required=True).replace("%", "%25").replace(":", "%3A")
 
 
 def _read_timeouts(task: Task, timeouts: task_pb2.Timeouts) -> None:

@@ -399,3 +399,20 @@ def test_answers_of_the_fake_agent(on: Command, echo_agents: Start) -> None:
     assert on("dispatch", "--agent", "fixed", "x", "-q").out == "always this\n"
     assert time.monotonic() - began >= 0.05
     agent.end()
+
+
+def test_SES_1_sessions_can_be_looked_at_and_forgotten(on: Command) -> None:
+    session = "shop:ada:the first"
+    on("dispatch", "--agent", "echo", "--session", session, "I am Ada")
+    on("dispatch", "--agent", "echo", "--session", session, "again")
+    (listed,) = on("sessions", "list", "--app", "shop", "--json").data["sessions"]
+    assert listed["key"]["session_id"] == "the first"
+    assert "shop:ada:the first" in on("sessions", "list").out
+    shown = on("sessions", "show", session)
+    assert (shown.code, "I am Ada" in shown.out) == (0, True)
+    turns = on("sessions", "show", session, "--json").data["context"]["turns"]
+    assert [turn["request"]["text"] for turn in turns] == ["I am Ada", "again"]
+    assert on("sessions", "delete", session).code == 0
+    gone = on("sessions", "show", session)
+    assert (gone.code, "SESSION_NOT_FOUND" in gone.err) == (2, True)
+    assert on("sessions", "show", "only:two").code == 2

@@ -38,10 +38,6 @@ class ModelJournal:
             key = (agent.tenant, agent.instance_id)
             if key not in self.agents or self.agents[key].revision <= agent.revision:
                 self.agents[key] = agent
-        for context in writes.contexts:
-            self.contexts.pop(context[1:3], None)
-            if context.state is not None:
-                self.contexts[context[1:3]] = context
         for pin in writes.pins:
             self.pins.pop(pin[1:5], None)
             if pin.instance_id:
@@ -50,6 +46,10 @@ class ModelJournal:
         return taken
 
     def commit_facts(self, writes: Writes, taken: list[int]) -> None:
+        for context in writes.contexts:
+            self.contexts.pop(context[1:3], None)
+            if context.state is not None:
+                self.contexts[context[1:3]] = context
         for fact in writes.outbox:
             if fact.row not in taken and all(fact[:2] + fact[3:4] != one[:2] + one[3:4] for one in self.facts):
                 self.facts.append(fact)

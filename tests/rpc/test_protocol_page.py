@@ -23,7 +23,6 @@ def test_the_page_names_every_call_that_is_not_built():
     told = PAGE.read_text().rpartition("## Versions")[2]
     source = "".join(file.read_text() for file in sorted((ROOT / "reach" / "rpc").glob("*.py")))
     missing = re.findall(r'not_built\("(\w+)"\)', source)
-    assert len(missing) > 5
     assert [name for name in missing if f"`{name}`" not in told and not name.endswith(("Session", "Sessions"))] == []
 
 

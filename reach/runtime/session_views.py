@@ -1,0 +1,96 @@
+"""Sessions as people ask for them: one, many, forget one (SES-1, SES-4). Each tenant sees its own."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from reach.core.context import Context
+from reach.core.events import SessionForgotten
+from reach.core.pool import Pool
+from reach.core.session import Pin, SessionName
+from reach.errors import InvalidRequest, Reason
+from reach.runtime.host import Host
+
+
+class SessionView(NamedTuple):
+    """What is known of a session, and where it is pinned."""
+
+    context: Context
+    pins: list[tuple[Pool, Pin]]
+
+
+Place = tuple[int, str]
+"""Where a page begins: (last used, at the latest; name, if it was used just then)."""
+
+
+def not_there(session: str) -> InvalidRequest:
+    """The answer for a session that is not there, or is another tenant's: one and the same."""
+    return InvalidRequest(f"there is no session {session!r}", Reason.SESSION_NOT_FOUND, session=session)
+
+
+class SessionViews:
+    """See the module."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def get(self, tenant: str, session: str) -> SessionView:
+        """One session. Raises InvalidRequest (SESSION_NOT_FOUND)."""
+        name, now_ms = (tenant, session), self._host.clock.now_ms()
+        context, pins = self._host.sessions.home(name).look(name, now_ms), list(self._pins(name, now_ms))
+        if context is None and not pins:
+            raise not_there(session)
+        if context is None:  # nothing has been said since the server started
+            context = Context(*name)
+            context.expires_ms = max(pin.expires_ms for _, pin in pins)
+        return SessionView(context, pins)
+
+    def list(self, tenant: str, prefix: str, size: int, after: Place | None) -> tuple[list[SessionView], Place | None]:
+        """Sessions, those that were used last first.
+
+        Args:
+            tenant: Whose.
+            prefix: How their names begin, such as `app:`; empty: all.
+            size: How many at most.
+            after: Where the last page ended; None: from the first. A session that is used meanwhile may be missing.
+
+        Returns:
+            The sessions, and where the page ends; None if there are no more.
+        """
+        now_ms = self._host.clock.now_ms()
+        found = (
+            (_used_ms(one), one.session, one)
+            for home in self._host.sessions.homes()
+            for one in home
+            if one.tenant == tenant
+            and one.session.startswith(prefix)
+            and one.is_there
+            and one.expires_ms > now_ms
+            and (after is None or (_used_ms(one), one.session) < after)
+        )
+        page = heapq.nlargest(size + 1, found, key=lambda item: item[:2])
+        views = [SessionView(one, list(self._pins(one.name, now_ms))) for _, _, one in page[:size]]
+        return views, page[size - 1][:2] if len(page) > size else None
+
+    async def delete(self, tenant: str, session: str) -> None:
+        """Forgets what is known of a session, and its pins. Raises InvalidRequest (SESSION_NOT_FOUND)."""
+        name = (tenant, session)
+        pins = self.get(tenant, session).pins
+        self._host.sessions.delete(name)
+        for pool, _ in pins:
+            self._host.post(pool, SessionForgotten(name))
+        self._host.sessions.flush()
+        await self._host.settled()
+
+    def _pins(self, name: SessionName, now_ms: int) -> Iterator[tuple[Pool, Pin]]:
+        for pool in self._host.pools():
+            pin = pool.pins.look(name, now_ms)
+            if pin is not None:
+                yield pool, pin
+
+
+def _used_ms(context: Context) -> int:
+    """When it was used last."""
+    return context.expires_ms - context.ttl_ms

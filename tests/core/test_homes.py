@@ -1,0 +1,134 @@
+"""Where sessions live: their time, their bounds, and how they are forgotten (SES-1, SES-2)."""
+
+from reach.core.context import NO_FACTS
+from reach.core.homes import Home, Room
+from tests.core.test_context import turn
+
+NAME, OTHER = ("acme", "app:user:1"), ("globex", "app:user:1")
+WALL = 1_000_000
+
+
+def home(**room):
+    return Home(7, Room(ttl_ms=100, **room))
+
+
+def add(home, name, number, now_ms=0, accepted=WALL, **more):
+    return home.add(name, turn(number), NO_FACTS, accepted, now_ms, **more)
+
+
+def restarted(home, now_ms=0, wall_ms=WALL):
+    again = Home(home.shard, Room(ttl_ms=100))
+    for row in home.rows(now_ms, wall_ms):
+        if row.state is not None:
+            again.restore(row, now_ms, wall_ms)
+    return again
+
+
+def test_SES_1_two_tenants_with_the_same_key_never_meet():
+    one = home()
+    add(one, NAME, 1)
+    assert one.look(OTHER, 0) is None
+    add(one, OTHER, 2)
+    assert [item.task_id for item in one.look(NAME, 0).turns] == ["t1"]
+
+
+def test_SES_2_a_session_lives_as_long_as_it_is_used():
+    one = home()
+    add(one, NAME, 1)
+    assert one.look(NAME, 99) is not None
+    one.open(NAME, 99)
+    assert one.look(NAME, 198).count == 1
+    assert one.look(NAME, 199) is None
+    assert one.open(NAME, 199).count == 0  # a new one
+    assert one.room.sessions == 1
+
+
+def test_SES_2_a_route_may_give_it_more_time():
+    one = home()
+    one.open(NAME, 0, 1_000)
+    assert add(one, NAME, 1, 500) is not None
+    assert one.look(NAME, 1_499) is not None
+    assert one.look(NAME, 1_500) is None
+
+
+def test_a_session_with_an_open_task_does_not_expire():
+    one = home()
+    add(one, NAME, 1)
+    add(one, OTHER, 1)
+    one.expire(100, lambda: {NAME})
+    assert one.look(NAME, 199) is not None
+    assert one.look(OTHER, 100) is None
+    assert len(one) == 1
+    one.expire(200, set)
+    assert len(one) == 0
+    assert (one.room.sessions, one.room.bytes) == (0, 0)
+
+
+def test_too_many_sessions_forget_the_one_that_was_used_longest_ago():
+    one = home(max_sessions=2)
+    for number in range(3):
+        add(one, ("acme", str(number)), number)
+        one.open(("acme", "0"), number)
+    assert [item.session for item in one] == ["2", "0"]
+    assert one.room.evicted == 1
+    assert {row.session for row in one.rows(0, WALL) if row.state is None} == {"1"}
+
+
+def test_bytes_are_bounded_too_but_what_is_used_now_stays():
+    one = home(max_bytes=20_000)
+    big = turn(1, "x" * 16_000)
+    one.add(("acme", "a"), big, NO_FACTS, WALL, 0)
+    one.add(("acme", "b"), big, NO_FACTS, WALL, 0)
+    assert [item.session for item in one] == ["b"]
+    assert one.room.bytes <= 20_000
+
+
+def test_only_what_changed_is_written_and_written_once():
+    one = home()
+    one.open(NAME, 0)
+    assert one.rows(0, WALL) == []  # nothing has been said
+    add(one, NAME, 1)
+    (row,) = one.rows(10, WALL)
+    assert (row.shard, row.tenant, row.session, row.expires_wall_ms) == (7, *NAME, WALL + 90)
+    assert one.rows(10, WALL) == []
+    assert not one.is_dirty
+
+
+def test_a_restart_keeps_what_was_said_whatever_the_clock_says():
+    one = home()
+    add(one, NAME, 1)
+    again = restarted(one)
+    assert again.has(NAME, "t1")
+    assert add(again, NAME, 1) is None
+    assert again.look(NAME, 99) is not None
+    one._dirty[NAME] = None
+    leapt = restarted(one, wall_ms=WALL + 10**9)
+    assert leapt.look(NAME, 99) is not None
+
+
+def test_a_deleted_session_is_not_brought_back_by_tasks_that_were_accepted_before():
+    one = home()
+    add(one, NAME, 1)
+    assert one.delete(NAME, 0, WALL + 5)
+    assert one.look(NAME, 0) is None
+    assert not one.delete(NAME, 0, WALL + 6)
+    assert add(one, NAME, 2, accepted=WALL + 5) is None
+    assert one.look(NAME, 0) is None
+    again = restarted(one)
+    assert add(again, NAME, 2, accepted=WALL + 5) is None
+    kept = add(again, NAME, 3, accepted=WALL + 6)
+    assert [item.task_id for item in kept.turns] == ["t3"]
+    assert again.look(NAME, 0) is kept
+    assert kept.revision > 1
+
+
+def test_a_summary_that_comes_too_late_changes_nothing():
+    one = home()
+    context = one.open(NAME, 0)
+    for number in range(15):
+        add(one, NAME, number)
+    due = context.due()
+    one.delete(NAME, 0, WALL)
+    one.summarised(context, len(due), "late")
+    assert one.look(NAME, 0) is None
+    assert context.summary == ""
