@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from reach.core import events as ev
+from reach.core.context import Context, Exchange, Facts
 from reach.core.delivery import Delivery
 from reach.core.effects import Turn
 from reach.core.model import Task
 from reach.core.pool import Pool
+from reach.core.rows import OutboxRow
 from reach.core.stream import Interest, Reader
 from reach.runtime.committer import Committer
+from reach.runtime.sessions import Sessions
 
 
 def ack_before_commit(patch: pytest.MonkeyPatch) -> None:
@@ -52,8 +55,47 @@ def replay_off_by_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Delivery, "subscribe", subscribe)
 
 
+def turns_without_an_outbox(patch: pytest.MonkeyPatch) -> None:
+    """A turn is only in memory until its session is written: who dies before that has lost it."""
+
+    def forget(self: Sessions, fact: OutboxRow) -> None:
+        self._forget(fact)
+
+    patch.setattr(Sessions, "take", forget)
+    patch.setattr("reach.testing.sim.server.unapplied_turns", lambda journal: [])
+
+
+def turns_told_twice(patch: pytest.MonkeyPatch) -> None:
+    """A turn that is told again is added again."""
+    patch.setattr(Context, "has", lambda self, task_id: False)
+    honest = Context.add
+
+    def add(self: Context, turn: Exchange, facts: Facts, most: int) -> bool:
+        self.applied.pop(turn.task_id, None)
+        return honest(self, turn, facts, most)
+
+    patch.setattr(Context, "add", add)
+
+
+def sessions_that_meet(patch: pytest.MonkeyPatch) -> None:
+    """The context of an offer is that of another conversation of the user."""
+    honest = Sessions.offered
+
+    def offered(self: Sessions, task: Task) -> bytes:
+        session, task.session = task.session, f"{task.session[:-1]}1"
+        try:
+            return honest(self, task)
+        finally:
+            task.session = session
+
+    patch.setattr(Sessions, "offered", offered)
+
+
 PLANTED: dict[str, Any] = {
     "ack before commit": ack_before_commit,
     "retry without fencing": retry_without_fencing,
     "replay off by one": replay_off_by_one,
+    "turns without an outbox": turns_without_an_outbox,
+    "turns told twice": turns_told_twice,
+    "sessions that meet": sessions_that_meet,
 }

@@ -46,6 +46,8 @@ class AgentDoor(ServerEnd):
         """See AgentLink."""
         self.server.checker.offered(task.key, task.attempt, instance.instance_id, task.checkpoint)
         self.server.tell("offers {} #{} to {}", TaskName(task.task_id), task.attempt, instance.instance_id)
+        if task.session:
+            self.server.checker.sessions.offered(task.key, context)
         self._say("offer", task.key, task.attempt, task.effects, task.start_to_close_ms)
 
     def stop(self, tenant: str, task_id: str, attempt: int, reason: Reason) -> None:

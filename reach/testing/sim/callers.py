@@ -13,6 +13,7 @@ from reach.testing.sim.caller_door import CallerDoor
 from reach.testing.sim.link import ClientEnd, Frame, Stream
 from reach.testing.sim.loop import Process
 from reach.testing.sim.readers import Text
+from reach.wire.requests import session_name
 
 if TYPE_CHECKING:
     from reach.testing.sim.world import World
@@ -95,6 +96,8 @@ class Caller:
     def submit(self, task_id: str, spec: task_pb2.TaskSpec, interest: int) -> None:
         """Brings a task, and waits for what it is interested in."""
         self.world.checker.submitted((self.tenant, task_id), volatile=spec.durability == task_pb2.DURABILITY_VOLATILE)
+        if spec.HasField("session"):
+            self.world.checker.sessions.belongs((self.tenant, task_id), session_name(spec.session))
         self._add(task_id, spec, interest)
 
     def read(self, task_id: str, interest: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from reach.core.model import FIRST_TERMINAL, Fault, Outcome, TaskKey, TaskState
 from reach.core.rows import OutcomeRow, TaskRow, Writes
 from reach.errors import ErrorClass, Reason
+from reach.testing.sim.sessions import SessionTruth
 
 RETRYABLE = (ErrorClass.RESOURCE_EXHAUSTED, ErrorClass.UNAVAILABLE, ErrorClass.TIMEOUT)
 Ending = tuple[int, Any, int, int, str]
@@ -83,6 +84,7 @@ class Checker:
         self._on_violation = on_violation
         self._now = now
         self._told: dict[TaskKey, dict[int, Any]] = {}
+        self.sessions = SessionTruth(self)
 
     def violate(self, name: str, key: TaskKey | None, message: str) -> None:
         """Something must not be so."""
@@ -151,6 +153,7 @@ class Checker:
             self.violate("ONE_ROW", key, f"row {row.row} holds {self._rows[row.row]} and {key}")
             return
         known.row, known.spec = row.row, row.spec
+        self.sessions.belongs(key, row.session)
         known.reserved = max(known.reserved, row.reserved)
         if row.attempt:
             self._attempt(key, row.attempt, row.instance_id, row.reserved)
@@ -185,6 +188,7 @@ class Checker:
                 self.violate("ENDS_ONCE", key, f"ended as {_short(known.outcome)} and again as {_short(row)}")
             return
         known.outcome = row
+        self.sessions.ended(key)
         latest = max(known.attempts, default=0)
         if row.state < FIRST_TERMINAL:
             self.violate("ENDS_ONCE", key, f"its outcome has the state {row.state}")

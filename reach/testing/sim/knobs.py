@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from random import Random
 from types import ModuleType
 
-from reach.core import delivery, finished, stream
+from reach.core import context, delivery, finished, stream
 
 KNOBS: tuple[tuple[tuple[ModuleType, ...], str, tuple[int, ...]], ...] = (
     ((stream, delivery), "RESERVE", (3, 7)),
@@ -18,6 +18,7 @@ KNOBS: tuple[tuple[tuple[ModuleType, ...], str, tuple[int, ...]], ...] = (
     ((finished,), "KEEP_PLAIN", (1, 4)),
     ((finished,), "KEEP_BYTES", (300,)),
     ((finished,), "KEEP_MS", (200,)),
+    ((context,), "SUMMARISE_EVERY", (2, 3)),
 )
 """(modules that have it, its name, what it may be)"""
 

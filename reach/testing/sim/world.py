@@ -27,6 +27,8 @@ from reach.testing.sim.work import Manners, Outcome
 HEAL_SECONDS = 900.0
 """How long a healed world may take until all is quiet. Virtual time costs next to nothing."""
 LOOK_SECONDS = 2.0
+SESSION_TTL_MS = 30 * 86_400_000
+"""No session expires, however the clock leaps: in the end all that was said has to be there."""
 
 
 class World:
@@ -42,6 +44,7 @@ class World:
         settings = Settings()
         settings.queue_limit, settings.queue_bytes = dice.queue_limit, dice.queue_bytes
         settings.dead_letters = self.random.random() < 0.8
+        settings.session_ttl_ms = SESSION_TTL_MS
         self.network = Network(self.loop, self.random, dice.slow_frames)
         self.server = Server(self.loop, self.random, self.checker, self.story, settings, dice.slow_disk)
         self.server.journal.unknown = dice.unknown_commits
@@ -138,6 +141,7 @@ class World:
         self.loop.run_until(self.loop.now + 45.0)
         if not self.checker.violations:
             audit_quiet(self.server.host, self.checker, self.agents)
+            self.checker.sessions.finish(self.server.host.sessions.homes())
 
     def _waits(self) -> bool:
         """Whether somebody waits, or something volatile goes on for which nobody does."""

@@ -1,0 +1,79 @@
+"""What must be true of sessions: each task that ended is one turn of its own session, in the order of their ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentreach.v1 import attempt_pb2
+from reach.core.context import APPLIED
+from reach.core.homes import Home
+from reach.core.model import TaskKey
+
+if TYPE_CHECKING:
+    from reach.testing.sim.checker import Checker
+
+Name = tuple[str, str]
+
+
+class SessionTruth:
+    """The sessions as callers and the journal made them. Belongs to a `Checker`."""
+
+    def __init__(self, checker: Checker) -> None:
+        self._checker = checker
+        self._of: dict[TaskKey, str] = {}
+        """Tasks and their sessions."""
+        self._ended: dict[Name, list[str]] = {}
+        """Durable tasks, in the order of their outcomes."""
+
+    def belongs(self, key: TaskKey, session: str) -> None:
+        """A task is of a session."""
+        if session:
+            self._of[key] = session
+
+    def ended(self, key: TaskKey) -> None:
+        """The outcome of a task is durable."""
+        session = self._of.get(key)
+        if session is not None:
+            self._ended.setdefault((key[0], session), []).append(key[1])
+
+    def _durable(self, tenant: str, ids: list[str]) -> list[str]:
+        return [one for one in ids if not self._checker.truth((tenant, one)).volatile]
+
+    def offered(self, key: TaskKey, field: bytes) -> None:
+        """The server offers a task, with what is known of its session."""
+        session = self._of.get(key, "")
+        context = attempt_pb2.Offer.FromString(field).session_context
+        ids = [turn.task_id for turn in context.turns]
+        for one in ids:
+            if self._of.get((key[0], one)) != session:
+                message = f"it is of session {session!r} and brings {one}, which is of {self._of.get((key[0], one))!r}"
+                self._checker.violate("SESSIONS_NEVER_MEET", key, message)
+        if len(set(ids)) < len(ids):
+            self._checker.violate("TURNS_COUNT_ONCE", key, f"the turns {ids} go along")
+        self._in_order(key, session, self._durable(key[0], ids))
+
+    def _in_order(self, key: TaskKey, session: str, ids: list[str]) -> None:
+        ended = self._ended.get((key[0], session), [])
+        unknown = [one for one in ids if one not in ended]
+        if unknown:
+            self._checker.violate("TURNS_ARE_DURABLE", key, f"turns {unknown} go along that are not written down")
+            return
+        after = ended.index(ids[-1]) + 1 if ids else 0
+        if ids and ended[after - len(ids) : after] != ids:
+            self._checker.violate("TURNS_ARE_IN_ORDER", key, f"turns {ids} go along, they ended as {ended}")
+        told = [one for one in ended[after:] if self._checker.truth((key[0], one)).told is not None]
+        if told:
+            self._checker.violate("TURNS_ARE_THERE", key, f"{told} ended and was told; its turn does not go along")
+
+    def finish(self, homes: list[Home]) -> None:
+        """Nothing happens any more: all turns are there, once."""
+        contexts = {context.name: context for home in homes for context in home}
+        for name, ended in self._ended.items():
+            context = contexts.get(name)
+            if context is not None and context.count > APPLIED:
+                continue  # not all of them are remembered by name
+            applied = [*context.applied] if context is not None else []
+            if self._durable(name[0], applied) != ended or (context is not None and context.count != len(applied)):
+                count = context.count if context is not None else 0
+                message = f"the tasks of {name} ended as {ended}; it has {count} turns, which are {applied}"
+                self._checker.violate("TURNS_COUNT_ONCE", (name[0], ended[0]), message)
