@@ -21,7 +21,7 @@ from typing import Any
 import uvloop
 
 from reach.config import Config
-from reach.config.parts import dial_settings, host_settings, listen
+from reach.config.parts import dial_settings, host_settings, listen, webhook_rules
 from reach.config.watching import Policies, Rules
 from reach.core.intents import Routes
 from reach.core.vocabulary import Vocabulary
@@ -51,9 +51,12 @@ from reach.telemetry.metrics import Metrics
 from reach.telemetry.notes import TelemetryNotes
 from reach.telemetry.tracing import Tracing, to_collector
 from reach.transports.dialler import Dialler
+from reach.transports.posting import Poster
+from reach.transports.webhooks import BOUNDS, Webhooks, WebhookSettings
 from reach.version import VERSION
 from reach.wire.codec import ProtoCodec
 from reach.wire.requests import Limits, TaskReader
+from reach.wire.webhooks import KIND
 
 log = logging.getLogger("reach.node")
 
@@ -116,6 +119,8 @@ class Node:
         )
         self._stack.push_async_callback(self.host.stop)
         self.host.level_1.default_retry = reader.default_retry
+        self.reach = Reach(self.host, self.node_id)
+        self._start_webhooks()
         await self._load_rules()
         loaded = await asyncio.to_thread(journal.load)
         restored = restore(self.host, loaded, await asyncio.to_thread(unapplied_turns, journal))
@@ -123,7 +128,6 @@ class Node:
         self.host.directory.configure(
             strict=config.registry.strict, threshold=matcher.threshold, generic_type=matcher.generic_type
         )
-        self.reach = Reach(self.host, self.node_id)
         notes.watchers = self.reach.changes.touched
         self._start_matcher()
         self._sources()
@@ -184,6 +188,20 @@ class Node:
         self.reach.matcher = matcher
         self._stack.callback(matcher.stop)
         self._own(matcher.run(), "matcher")
+
+    def _start_webhooks(self) -> None:
+        """Before the journal's facts are handed over."""
+        webhooks, host, rules = self.config.webhooks, self.host, webhook_rules(self.config)
+        poster = Poster(rules.refusal, webhooks.timeout)
+        self._stack.push_async_callback(poster.close)
+        settings = WebhookSettings(int(webhooks.give_up_hours * 3_600_000))
+        deliveries = Webhooks(
+            host.outbox.done, host.committer.submit, self.reach.get_task, poster.post, rules, host.clock, self.metrics,
+            settings,
+        )  # fmt: skip
+        self._stack.push_async_callback(deliveries.stop)
+        host.outbox.register(KIND, deliveries, BOUNDS)
+        self.reader.take_webhooks(rules.read)
 
     async def _start_http(self, keys: KeyStore | None) -> None:
         server = self.config.server

@@ -25,12 +25,14 @@ ALLOWED = {
     "agentreach.v1.ApiKey.revoked_at": SHOWN,
     "agentreach.v1.Attempt.ended_at": SHOWN,
     "agentreach.v1.Attempt.offered_at": SHOWN,
+    "agentreach.v1.FailedWebhook.gave_up_at": SHOWN,
     "agentreach.v1.StateChange.at": SHOWN,
     "agentreach.v1.Task.accepted_at": SHOWN,
     "agentreach.v1.Task.ended_at": SHOWN,
     "agentreach.v1.TaskEvent.time": SHOWN,
     "agentreach.v1.TaskFilter.accepted_after": "compared with accepted_at, which came from the same server",
     "agentreach.v1.TaskFilter.accepted_before": "compared with accepted_at, which came from the same server",
+    "agentreach.v1.WebhookDelivery.time": SHOWN,
 }
 
 

@@ -61,6 +61,7 @@ def selector_options(command: F) -> F:
             ),
             click.option("--volatile", is_flag=True, help="Never written to disk: faster, lost if the server dies."),
             click.option("--label", "labels", type=PAIR, multiple=True, help="For searching (repeatable)."),
+            click.option("--webhook", metavar="URL", help="Told when it ends."),
         )
     ):
         command = option(command)

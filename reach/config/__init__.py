@@ -9,10 +9,9 @@ in this package reads files or the environment for settings.
 """
 
 from reach.config.loading import ConfigError, load
+from reach.config.outgoing import AgentAuth, Agents, Wake, WakeHook, Webhooks, WebhookSecret
 from reach.config.page import reference
 from reach.config.sections import (
-    AgentAuth,
-    Agents,
     ClientIdentity,
     Config,
     Health,
@@ -26,8 +25,6 @@ from reach.config.sections import (
     Session,
     Storage,
     Telemetry,
-    Wake,
-    WakeHook,
 )
 
 __all__ = [
@@ -49,6 +46,8 @@ __all__ = [
     "Telemetry",
     "Wake",
     "WakeHook",
+    "WebhookSecret",
+    "Webhooks",
     "load",
     "reference",
 ]

@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import yaml
 
+from reach.config.fields import Section
 from reach.config.nodes import NODE_LIMIT, entries, lower, read_root, shown, size
 from reach.config.relations import broken_relations
-from reach.config.sections import Config, Section
+from reach.config.sections import Config
 from reach.errors import InvalidRequest
 
 PREFIX: Final = "AGENT_REACH_"
@@ -48,7 +49,10 @@ _FIELDS: Final[Mapping[str, Any]] = {
     f"{name}.{info.name}": info.type for name, section in _SECTIONS.items() for info in msgspec.structs.fields(section)
 }
 
-_NO_WORDS: Final = ("server.client_identities", "agents.auth", "router.policies", "router.pool_policies")
+_NO_WORDS: Final = (
+    "server.client_identities", "agents.auth", "router.policies", "router.pool_policies", "webhooks.secrets",
+    "webhooks.hosts",
+)  # fmt: skip
 """Fields that are no single word: from the environment they come as YAML."""
 
 

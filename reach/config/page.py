@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
-from reach.config import sections
 from reach.config.loading import CLIENT_VARIABLES, PREFIX
 from reach.config.sections import Config
 
@@ -17,7 +17,7 @@ _PASSED_OVER: Final = " and ".join(f"`{name}`" for name in sorted(CLIENT_VARIABL
 _HEAD: Final = f"""\
 # Configuration
 
-<!-- Written by `python -m reach.config`; change reach/config/sections.py, not this page. -->
+<!-- Written by `python -m reach.config`; change the sections in reach/config, not this page. -->
 
 `reach serve --config FILE` reads a YAML file with the sections below. All keys are optional:
 
@@ -55,7 +55,7 @@ def reference() -> str:
 
 def field_texts(section: type[msgspec.Struct]) -> dict[str, str]:
     """The text under each field of a section, which Python itself throws away, so it is read from the source."""
-    tree = ast.parse(inspect.getsource(sections))
+    tree = ast.parse(inspect.getsource(sys.modules[section.__module__]))
     body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == section.__name__)
     found = {}
     for field, text in pairwise(body):

@@ -16,6 +16,7 @@ from reach.runtime.summarisers import EndpointSummariser
 from reach.runtime.wake import WakeHook
 from reach.transports.credentials import CredentialEntry, Credentials
 from reach.transports.dialler import DialSettings
+from reach.wire.webhooks import Secret, WebhookRules
 
 
 def host_settings(config: Config, policies: Policies) -> Settings:
@@ -57,6 +58,13 @@ def dial_settings(config: Config) -> DialSettings:
             _read(agents.tls_ca) or None,
         ),
     )
+
+
+def webhook_rules(config: Config) -> WebhookRules:
+    """Where webhooks may go, and who signs."""
+    webhooks = config.webhooks
+    secrets = (Secret(one.name, one.file, one.tenants) for one in webhooks.secrets)
+    return WebhookRules(secrets, frozenset(host.strip("[]").lower() for host in webhooks.hosts))
 
 
 def listen(config: Config) -> Listen:

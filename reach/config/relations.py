@@ -7,7 +7,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from reach.config.sections import Agents, Config, Router, Server, WakeHook
+from reach.config.outgoing import Agents, WakeHook
+from reach.config.sections import Config, Router, Server
 from reach.core.policies import POLICIES, own_policy
 
 Broken = tuple[tuple[str, ...], str]
@@ -40,6 +41,7 @@ def broken_relations(config: Config) -> Iterator[Broken]:
         both = ("health.reach_rtt_good", "health.reach_rtt_bad")
         yield both, "health.reach_rtt_good must be shorter than health.reach_rtt_bad"
     yield from _wake(config.wake.hooks)
+    yield from _webhooks(config)
     if telemetry.otlp_endpoint and not re.fullmatch(r"https?://[^\s/?#]+(?::[0-9]+)?/?", telemetry.otlp_endpoint):
         yield ("telemetry.otlp_endpoint",), "telemetry.otlp_endpoint must be http://host:port or https://host:port"
 
@@ -102,6 +104,19 @@ def _wake(hooks: list[WakeHook]) -> Iterator[Broken]:
             yield ("wake.hooks",), f"wake.hooks: {hook.agent_type!r} needs either command or url"
         if hook.url and not re.fullmatch(r"https?://[^\s]+", hook.url):
             yield ("wake.hooks",), f"wake.hooks: the url of {hook.agent_type!r} must be http://… or https://…"
+
+
+def _webhooks(config: Config) -> Iterator[Broken]:
+    webhooks = config.webhooks
+    names = [row.name for row in webhooks.secrets]
+    for name in sorted({one for one in names if names.count(one) > 1}):
+        yield ("webhooks.secrets",), f"webhooks.secrets has {name!r} twice"
+    for row in webhooks.secrets:
+        if not os.access(row.file, os.R_OK):
+            yield ("webhooks.secrets",), f"webhooks.secrets: the file of {row.name!r} cannot be read: {row.file}"
+    if webhooks.give_up_hours > config.results.keep_hours:
+        both = ("webhooks.give_up_hours", "results.keep_hours")
+        yield both, "webhooks.give_up_hours must not be longer than results.keep_hours"
 
 
 def _tls(server: Server) -> Iterator[Broken]:

@@ -8,18 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
-Port = Annotated[int, Meta(ge=0, le=65_535)]
-Calls = Annotated[int, Meta(ge=1, le=1_000_000)]
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9._-]{1,64}\Z")]
-PolicyName = Annotated[str, Meta(min_length=1, max_length=64)]
-Text = Annotated[str, Meta(max_length=4096)]
-Scope = Literal["agent", "caller", "reader", "operator"]
-
-
-class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of all sections."""
+from reach.config.fields import Calls, Name, PolicyName, Port, Scope, Section, Text
+from reach.config.outgoing import Agents, Wake, Webhooks
 
 
 class ClientIdentity(Section, frozen=True):
@@ -248,47 +240,6 @@ class Health(Section, frozen=True):
     hardly show."""
 
 
-class WakeHook(Section, frozen=True):
-    """How the agents of one type are started."""
-
-    agent_type: Annotated[str, Meta(min_length=1, max_length=256)]
-    tenant: Name = "default"
-    command: Annotated[list[str], Meta(max_length=64)] = field(default_factory=list)
-    url: Annotated[str, Meta(max_length=1024)] = ""
-    timeout: Annotated[float, Meta(ge=0.1, le=600)] = 10.0
-
-
-class Wake(Section, frozen=True):
-    """Starting agents on demand: what to call when a task waits and no agent of its type is ready."""
-
-    hooks: Annotated[list[WakeHook], Meta(max_length=1000)] = field(default_factory=list)
-    """A list of `agent_type`, `tenant` (default `default`), `timeout` in seconds (default 10), and one of `command` (a
-    list: program and arguments; it gets AGENT_REACH_WAKE_ID, _AGENT_TYPE, _TENANT and _WAITING) or `url` (gets a POST
-    with the same as JSON). Called once for many tasks; up to three times with the same id if it fails or nobody comes
-    within 2 minutes."""
-
-
-class AgentAuth(Section, frozen=True):
-    """A token that we show to agents which are dialled."""
-
-    name: Name
-    token_file: Annotated[str, Meta(min_length=1, max_length=4096)]
-    hosts: Annotated[frozenset[Annotated[str, Meta(min_length=1, max_length=255)]], Meta(min_length=1, max_length=1000)]
-    tenants: Annotated[frozenset[Name], Meta(min_length=1, max_length=1000)] = frozenset({"default"})
-
-
-class Agents(Section, frozen=True):
-    """Agents that are dialled (`grpc://`, `grpcs://`)."""
-
-    auth: Annotated[list[AgentAuth], Meta(max_length=1000)] = field(default_factory=list)
-    """Tokens that agents want to see: a list of `name` (a registration gives it as `auth_reference`), `token_file` (a
-    file with the token; sent as `authorization: Bearer …`, never logged, read anew for each connection), `hosts` (where
-    it may be sent: the host names or addresses of endpoints, in lower case) and `tenants` (whose agents may name it;
-    without it: `default`)."""
-    tls_ca: Text = ""
-    """File with the authorities that sign the certificates of `grpcs://` agents (PEM). Empty: those of the system."""
-
-
 class Session(Section, frozen=True):
     """Conversations, which are pinned to an instance."""
 
@@ -368,6 +319,7 @@ class Config(Section, frozen=True):
     health: Health = Health()
     wake: Wake = Wake()
     agents: Agents = Agents()
+    webhooks: Webhooks = Webhooks()
     session: Session = Session()
     results: Results = Results()
     registry: Registry = Registry()

@@ -89,6 +89,7 @@ _OURS: Final[Mapping[str, Mapping[str, Access]]] = {
         "ListDeadLetters": Access(_LOOKER, _CONTROL),
         "RequeueDeadLetters": Access(_OPERATOR, _CONTROL),
         "PurgeDeadLetters": Access(_OPERATOR, _CONTROL),
+        "ListFailedWebhooks": Access(_LOOKER, _CONTROL),
         "CreateKey": Access(_OPERATOR, _CONTROL),
         "ListKeys": Access(_OPERATOR, _CONTROL),
         "RevokeKey": Access(_OPERATOR, _CONTROL),

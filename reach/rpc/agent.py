@@ -22,6 +22,7 @@ from reach.wire.attempts import delta_came, offer_rest, progressed, taken_up
 from reach.wire.batcher import Batcher
 from reach.wire.encoding import acknowledgement_item, offer_item, sequence_field
 from reach.wire.requests import ID_BYTES, check_id, check_version, invalid
+from reach.wire.webhooks import shown_to_agents
 
 LINKS = 1_000
 """Instances on one stream."""
@@ -63,8 +64,9 @@ class AttachLink:
 
     def offer(self, task: Task, instance: Instance, traceparent: str, context: bytes = b"") -> None:
         """See AgentLink."""
+        spec = shown_to_agents(task) if task.announce else task.spec
         rest = offer_rest(task, self.tenant, traceparent, context)
-        self._out.put(offer_item(self.number, task.attempt, task.spec, rest))
+        self._out.put(offer_item(self.number, task.attempt, spec, rest))
 
     def stop(self, tenant: str, task_id: str, attempt: int, reason: Reason) -> None:
         """See AgentLink."""

@@ -22,21 +22,17 @@ from reach.runtime.reach_api import not_built
 from reach.store.base import TaskQuery
 from reach.telemetry.tracing import current_trace
 from reach.wire.answers import duration, event_size, fill_decision, fill_error, fill_event, fill_result, fill_task
+from reach.wire.pages import PAGE_BYTES, page_number, page_size
 from reach.wire.requests import check_id, duration_ms, invalid, session_name
 
 WAIT_MS = 300_000
 """Longest wait of WaitForResult without a deadline."""
 PAGE = 50
-MAX_PAGE = 1_000
 FRAME_EVENTS_BYTES = 512 << 10
 ANSWER_SECONDS = 0.1
 """What is left of the deadline of a call that waits, for its answer to travel."""
 CANDIDATES = 1_000
 """Instances that a preview tells of, the best first."""
-PAGE_BYTES = 512 << 10
-"""A page ends when it is over this, however many more were asked for: a client must be able to receive it."""
-_LONGEST_TOKEN = 18
-"""Decimals of a page token: rows are numbered by 64 bits."""
 
 
 class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
@@ -245,12 +241,6 @@ def _patience(context: Any, wait_ms: int) -> float:
 
 def _query(tenant: str, request: dispatch_pb2.ListTasksRequest) -> TaskQuery:
     wanted = request.filter
-    page = request.page_size or PAGE
-    if not 1 <= page <= MAX_PAGE:
-        raise invalid("page_size", f"must be 1 … {MAX_PAGE}")
-    token = request.page_token
-    if token and not (token.isascii() and token.isdecimal() and len(token) <= _LONGEST_TOKEN):
-        raise invalid("page_token", "is not one of ours")
     known = {int(state) for state in TaskState}
     if any(state not in known for state in wanted.states):
         raise invalid("filter.states", "has an unknown state")
@@ -263,8 +253,8 @@ def _query(tenant: str, request: dispatch_pb2.ListTasksRequest) -> TaskQuery:
         check_id("filter.root_task_id", wanted.root_task_id),
         _wall_ms("filter.accepted_after", wanted.accepted_after) if wanted.HasField("accepted_after") else 0,
         _wall_ms("filter.accepted_before", wanted.accepted_before) if wanted.HasField("accepted_before") else 0,
-        int(token or 0),
-        page,
+        page_number(request.page_token),
+        page_size(request.page_size, PAGE),
     )
 
 

@@ -13,11 +13,13 @@ from reach.runtime.past import not_found
 from reach.runtime.reach_api import not_built
 from reach.store.base import ApiKey, KeyStore
 from reach.wire.answers import duration, fill_task, timestamp
-from reach.wire.requests import PROTOCOL_VERSIONS, check_id, invalid
+from reach.wire.pages import page_number, page_size
+from reach.wire.requests import PROTOCOL_VERSIONS, check_id
 from reach.wire.story import story_of
+from reach.wire.webhooks import FAILED, fill_failed
 
 PAGE = 100
-MAX_PAGE = 1_000
+FAILED_WEBHOOKS = 50
 
 
 class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
@@ -64,9 +66,7 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
 
     async def ListKeys(self, request: ops_pb2.ListKeysRequest, context: Any) -> ops_pb2.ListKeysResponse:
         """See the contract."""
-        size = request.page_size or PAGE
-        if size > MAX_PAGE:
-            raise invalid("page_size", f"must be 1 … {MAX_PAGE}")
+        size = page_size(request.page_size, PAGE)
         after = check_id("page_token", request.page_token)
         keys = self._key_store().list_keys(principal_of(context).tenant, after=after, limit=size)
         answer = ops_pb2.ListKeysResponse()
@@ -113,6 +113,20 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
     async def PurgeDeadLetters(self, request: ops_pb2.PurgeDeadLettersRequest, context: Any) -> Any:
         """See the contract."""
         raise not_built("PurgeDeadLetters")
+
+    async def ListFailedWebhooks(
+        self, request: ops_pb2.ListFailedWebhooksRequest, context: Any
+    ) -> ops_pb2.ListFailedWebhooksResponse:
+        """See the contract."""
+        size = page_size(request.page_size, FAILED_WEBHOOKS)
+        after = page_number(request.page_token)
+        facts = await self._services.reach.facts(FAILED, principal_of(context).tenant, after, size)
+        answer = ops_pb2.ListFailedWebhooksResponse()
+        for _, fact in facts:
+            fill_failed(answer.webhooks.add(), fact)
+        if len(facts) == size:
+            answer.next_page_token = str(facts[-1].number)
+        return answer
 
 
 def _fill_key(message: ops_pb2.ApiKey, key: ApiKey) -> None:

@@ -13,7 +13,7 @@ from reach.core.history import PastAttempt
 from reach.core.model import Fault, Outcome, Task, TaskState
 from reach.core.stream import AT_END, Gap, Interest, Kind, Reader
 from reach.errors import ErrorClass, Reason
-from reach.store.base import Journal, StoredTask, StoreError, TaskQuery
+from reach.store.base import Journal, StoredFact, StoredTask, StoreError, TaskQuery
 
 if TYPE_CHECKING:
     from reach.runtime.host import Host
@@ -74,6 +74,10 @@ class Past:
     def list_tasks(self, query: TaskQuery) -> list[StoredTask]:
         """Stored tasks by filter. Blocks: to be called through `Host.read`."""
         return self._journal.list_tasks(query)
+
+    def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
+        """Facts of the outbox. Blocks: to be called through `Host.read`."""
+        return self._journal.facts(kind, lane, after, limit)
 
     def asked(self, question: AskJournal) -> None:
         """An agent speaks of an attempt, or a caller of a task, that is not in memory."""

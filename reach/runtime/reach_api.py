@@ -22,7 +22,7 @@ from reach.runtime.host import Host
 from reach.runtime.matcher import Matcher
 from reach.runtime.session_views import SessionViews
 from reach.runtime.watching import AgentChanges
-from reach.store.base import StoredTask, StoreFull, TaskQuery
+from reach.store.base import StoredFact, StoredTask, StoreFull, TaskQuery
 
 WARNINGS = 8
 """Warnings that one registration gets."""
@@ -180,6 +180,11 @@ class Reach:
         if stored is None or stored.task.row != task.row or (stored.outcome is None) is (task.state >= FIRST_TERMINAL):
             return None
         return task
+
+    async def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
+        """Facts of the outbox that nobody took, such as failed deliveries, in order."""
+        found: list[StoredFact] = await self.host.read(self.host.past.facts, kind, lane, after, limit)
+        return found
 
     async def list_tasks(self, query: TaskQuery) -> list[Task]:
         """Tasks of the journal, latest first; open ones as they stand now."""

@@ -73,6 +73,8 @@ class TaskOptions(TypedDict, total=False):
     related_task_ids: Iterable[str]
     policy: str
     """Name of a routing policy."""
+    webhook: str | Mapping[str, str] | None
+    """A URL that is told when it ends, or a dict with `url` and `secret_name`."""
     source: str
     trace: str
     """A `traceparent`; left out: of the current OpenTelemetry span, if there is one."""
@@ -237,6 +239,11 @@ def _trace(fields: Fields, value: str) -> None:
         fields["trace"] = {"traceparent": value}
 
 
+def _webhook(fields: Fields, value: str | Mapping[str, str]) -> None:
+    if value:
+        fields["webhook"] = {"url": value} if isinstance(value, str) else dict(value)
+
+
 def _start_delay(fields: Fields, value: float) -> None:
     fields["start_delay"] = duration(value)
 
@@ -275,6 +282,7 @@ _CONVERTED: Final[Mapping[str, Callable[[Fields, Any], int | None]]] = {
     "durable": _durable,
     "retry": _retry,
     "trace": _trace,
+    "webhook": _webhook,
     "not_before": _start_delay,
     **{
         name: _timeout(name)

@@ -14,6 +14,7 @@ makes no object. All are called on the loop's thread, and so is `families`.
 | `mismatched()` | agent_route_mismatch_total: asked intent ≠ executed intent |
 | `beat(kind)` | agentreach_heartbeat_total{kind} |
 | `gapped()` | agentreach_stream_gap_total: readers that were told of a gap |
+| `webhook(outcome)` | agentreach_webhook_total{outcome}: `given_up` wants an operator |
 | `committed(rows, ms)` | agentreach_store_commit_total, _row_total, _commit_duration_seconds |
 | `called(method, code)` | agentreach_rpc_total{method, code} |
 | `lagged(ms)` | agentreach_loop_lag_seconds; `watch_loop()` calls it |
@@ -52,6 +53,7 @@ ALERTS: Final = (
     "stalled", "deaf", "unready", "unreachable", "beats_gone", "self_reported_failures", "panic", "wake_failed",
     "circuit_open", "canary_rolled_back",
 )  # fmt: skip
+WEBHOOKS: Final = ("delivered", "failed", "given_up")
 STREAMS: Final = ("control", "streams", "submits")
 CODES: Final = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -169,6 +171,7 @@ class Metrics:
     transfers: int = 0
     mismatches: int = 0
     gaps: int = 0
+    webhooks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WEBHOOKS, 0))
     cut_statuses: int = 0
     alerts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*ALERTS, OTHER), 0))
     beats: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*BEATS, OTHER), 0))
@@ -209,6 +212,10 @@ class Metrics:
     def gapped(self) -> None:
         """A reader was told that events are missing."""
         self.gaps += 1
+
+    def webhook(self, outcome: str) -> None:
+        """A try of a webhook was received, failed and is made again, or was the last one; `outcome` of WEBHOOKS."""
+        self.webhooks[outcome] += 1
 
     def status_cut(self) -> None:
         """The status of an agent was over 2 KiB, and what it says of methods was left out."""
@@ -300,6 +307,7 @@ class Metrics:
         yield _one("agentreach_status_cut_total", "counter", text, self.cut_statuses)
         yield _gauges("agentreach_streams_open", "Calls that are open.", "class", STREAMS, self.sources.streams())
         yield _one("agentreach_stream_gap_total", "counter", "Readers that were told of a gap.", self.gaps)
+        yield _counters("agentreach_webhook_total", "Tries of webhooks.", "outcome", self.webhooks.items())
         yield _one("agentreach_buffer_bytes", "gauge", "Bytes held for others.", self.sources.buffer_bytes())
         yield _one("agentreach_store_commit_total", "counter", "Group commits.", sum(self.commits.counts))
         yield _one("agentreach_store_row_total", "counter", "Rows in them.", self.rows)

@@ -18,7 +18,7 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _URL: Final = re.compile(r"(grpcs?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})/?\Z", re.IGNORECASE)
 _FIELD: Final = "registration.endpoints.url"
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
-_METADATA: Final = frozenset(
+METADATA: Final = frozenset(
     ipaddress.ip_address(one)
     for one in ("169.254.169.254", "100.100.100.200", "192.0.0.192", "168.63.129.16", "fd00:ec2::254")
 )
@@ -51,7 +51,7 @@ def read_address(url: str) -> Address:
     return Address(match[2].strip("[]"), int(match[3]), match[1].lower() == "grpcs")
 
 
-def _embedded(address: IpAddress) -> IpAddress:
+def embedded(address: IpAddress) -> IpAddress:
     """The IPv4 address that an IPv6 one stands for, if it does."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
@@ -75,8 +75,8 @@ def judge(address: Address, found: Iterable[str], *, server_on_loopback: bool) -
     """Whether all addresses of an endpoint may be dialled (GOV-6), and what is odd about them (REG-6)."""
     local = ""
     for text in found:
-        one = _embedded(ipaddress.ip_address(text.partition("%")[0]))
-        if one.is_link_local or one in _METADATA:
+        one = embedded(ipaddress.ip_address(text.partition("%")[0]))
+        if one.is_link_local or one in METADATA:
             return Judgement(f"{address.host} is a link-local or metadata address ({text}): never dialled", "")
         if one.is_multicast or one == ipaddress.IPv4Address("255.255.255.255"):
             return Judgement(f"{address.host} is a multicast address ({text}): never dialled", "")

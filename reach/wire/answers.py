@@ -221,6 +221,8 @@ def fill_task(message: task_pb2.Task, task: Task, *, full: bool, decisions: bool
     """Writes a task with all that is known of it: payloads if `full`; why each attempt went where it went, if that is
     asked for and still known."""
     message.spec.ParseFromString(task.spec)
+    if message.spec.webhook.url:
+        message.spec.webhook.url = message.spec.webhook.url.partition("?")[0]  # a query may hold secrets
     if not full:
         message.spec.ClearField("payload")
         message.spec.ClearField("attachments")

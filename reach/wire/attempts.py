@@ -10,6 +10,7 @@ from reach.core.model import Instance, Task
 from reach.wire.agents import HANDLE_BYTES, read_delta, read_key, read_progress
 from reach.wire.encoding import limits_of
 from reach.wire.requests import check_id
+from reach.wire.webhooks import shown_to_agents
 
 
 def offer_rest(task: Task, tenant: str, traceparent: str, context: bytes = b"") -> bytes:
@@ -41,7 +42,7 @@ def _seldom(task: Task, tenant: str, traceparent: str) -> bytes:
 def offer_of(task: Task, tenant: str, traceparent: str, context: bytes = b"") -> attempt_pb2.Offer:
     """The current attempt of a task as a message."""
     offer = attempt_pb2.Offer(attempt=task.attempt, fencing_token=task.attempt)
-    offer.task.MergeFromString(task.spec)
+    offer.task.MergeFromString(shown_to_agents(task) if task.announce else task.spec)
     offer.MergeFromString(offer_rest(task, tenant, traceparent, context))
     return offer
 

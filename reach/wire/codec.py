@@ -9,9 +9,11 @@ from reach.core.model import Task
 from reach.core.resolving import Selector
 from reach.wire.agents import read_registration
 from reach.wire.answers import content_of
-from reach.wire.requests import TaskReader, same_content
+from reach.wire.repeats import same_content
+from reach.wire.requests import TaskReader
 from reach.wire.schemas import mismatches
 from reach.wire.sessions import context_bytes, context_field, exchange_of
+from reach.wire.webhooks import announced
 
 
 class ProtoCodec:
@@ -24,8 +26,13 @@ class ProtoCodec:
         """The task of a request that was accepted once."""
         message = task_pb2.TaskSpec.FromString(spec)
         policy, message.policy = message.policy, ""  # it may have left the configuration; then the pool's holds
+        hook: tuple[tuple[str, str], ...] = ()
+        if message.HasField("webhook"):  # it was allowed when the task was taken
+            hook = announced(tenant, message.webhook)
+            message.ClearField("webhook")
         task = self.reader.read(tenant, message)[0]
         task.spec, task.size, task.policy = spec, len(spec), policy
+        task.announce = (*task.announce, *hook)
         return task
 
     def selector_of(self, spec: bytes) -> Selector:

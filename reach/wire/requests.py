@@ -115,6 +115,7 @@ class TaskReader:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits if limits is not None else Limits()
         self._asked: dict[tuple[bytes, str, str], Asked] = {}
+        self._readers: dict[int, Callable[[Task, Any], object]] = {**_READERS, _WEBHOOK: _no_webhooks}
         self.default_retry: RetryPolicy | None = None
         """The policy of tasks that name none; None: the core's."""
         if self.limits.max_retry is not None:
@@ -122,6 +123,10 @@ class TaskReader:
             delays = ladder.delays_ms[: self.limits.max_retry]
             delays += ladder.delays_ms[-1:] * (self.limits.max_retry - len(delays))
             self.default_retry = RetryPolicy("ladder", delays)
+
+    def take_webhooks(self, read: Callable[[Task, task_pb2.Webhook], None]) -> None:
+        """Lets tasks have webhooks; `read` checks one, and has the end of its task announced."""
+        self._readers[_WEBHOOK] = read
 
     def asked(self, spec: task_pb2.TaskSpec) -> Asked:
         """What the task's selector, method and payload ask of an instance."""
@@ -172,13 +177,13 @@ class TaskReader:
 
     def _fill(self, task: Task, spec: task_pb2.TaskSpec) -> None:
         """Defaults, then what the caller set: each field that is set costs its own reader and no other."""
-        limits = self.limits
+        limits, readers = self.limits, self._readers
         task.schedule_to_start_ms = limits.schedule_to_start_ms
         task.schedule_to_close_ms = limits.schedule_to_close_ms
         task.silence_ms = limits.silence_ms
         task.retry = self.default_retry
         for field, value in spec.ListFields():
-            reader = _READERS.get(field.number)
+            reader = readers.get(field.number)
             if reader is not None:
                 reader(task, value)
         if spec.policy:
@@ -253,6 +258,10 @@ def _read_fairness_key(task: Task, value: str) -> None:
 
 def _not_built(task: Task, value: Any) -> None:
     raise Internal(f"{value.DESCRIPTOR.name.lower()}s are not built yet", Reason.NOT_IMPLEMENTED)
+
+
+def _no_webhooks(task: Task, value: task_pb2.Webhook) -> None:
+    raise invalid("task.webhook", "this server delivers none")
 
 
 def check_labels(field: str, labels: Mapping[str, str]) -> None:
@@ -359,18 +368,6 @@ def _read_retry(retry: task_pb2.RetryPolicy) -> RetryPolicy:
     return RetryPolicy(retry.name or "ladder", delays, retry.full_jitter, retry_on)
 
 
-def same_content(one: bytes, other: bytes) -> bool:
-    """Whether two requests ask for the same (DLV-3): all but deadlines, trace, budget left and retry count."""
-    return _digest(one) == _digest(other)
-
-
-def _digest(raw: bytes) -> bytes:
-    spec = task_pb2.TaskSpec.FromString(raw)
-    for field in ("timeouts", "trace", "budget", "retry", "cancel_with_caller", "protocol_version", "source"):
-        spec.ClearField(field)
-    return spec.SerializeToString(deterministic=True)
-
-
 _BY_NAME: dict[str, Callable[[Task, Any], object]] = {
     "attachments": _read_attachments,
     "session": _read_session,
@@ -388,9 +385,9 @@ _BY_NAME: dict[str, Callable[[Task, Any], object]] = {
     "root_task_id": _read_root,
     "related_task_ids": lambda task, value: check_ids("task.related_task_ids", value, RELATED),
     "labels": lambda task, value: check_labels("task.labels", value),
-    "webhook": _not_built,
     "source": lambda task, value: check_id("task.source", value),
     "protocol_version": lambda task, value: check_version(value),
 }
 _READERS = {task_pb2.TaskSpec.DESCRIPTOR.fields_by_name[name].number: read for name, read in _BY_NAME.items()}
 """What reads a field of a TaskSpec, by its number. Fields without a reader are carried, not read."""
+_WEBHOOK = task_pb2.TaskSpec.DESCRIPTOR.fields_by_name["webhook"].number

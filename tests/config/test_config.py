@@ -486,3 +486,19 @@ def test_HLT_14_a_wake_hook_is_one_command_or_one_url(hooks, tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(json.dumps({"wake": {"hooks": hooks}}))
     assert refused(file, None, None) != ()
+
+
+def test_webhooks_need_readable_secrets_and_results_that_last(tmp_path):
+    (tmp_path / "secret").write_text("hush")
+    row = f"{{name: main, file: {tmp_path}/secret}}"
+    given = tmp_path / "reach.yaml"
+    given.write_text(f"webhooks:\n  secrets: [{row}]\n  hosts: [hooks.internal]\n")
+    assert load(given, HOME).webhooks.secrets[0].tenants == {"default"}
+    for text, complaint in (
+        (f"webhooks:\n  secrets: [{row}, {row}]\n", "has 'main' twice"),
+        (f"webhooks:\n  secrets: [{{name: main, file: {tmp_path}/none}}]\n", "cannot be read"),
+        ("webhooks:\n  give_up_hours: 25\n", "must not be longer than results.keep_hours"),
+    ):
+        given.write_text(text)
+        with pytest.raises(ConfigError, match=complaint):
+            load(given, HOME)

@@ -5,6 +5,7 @@ Operations: keys, dead letters, logs and the state of the server."""
 
 from agentreach.v1 import event_pb2 as _event_pb2
 from agentreach.v1 import task_pb2 as _task_pb2
+from agentreach.v1 import webhook_pb2 as _webhook_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
@@ -426,6 +427,60 @@ class PurgeDeadLettersResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PurgeDeadLettersResponse: _TypeAlias = PurgeDeadLettersResponse  # noqa: Y015
+
+@_typing.final
+class ListFailedWebhooksRequest(_message.Message):
+    """Asks for webhooks that were given up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """1 … 1,000; 0: 50."""
+    page_token: _builtins.str
+    """From the former answer."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListFailedWebhooksRequest: _TypeAlias = ListFailedWebhooksRequest  # noqa: Y015
+
+@_typing.final
+class ListFailedWebhooksResponse(_message.Message):
+    """A page of webhooks that were given up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WEBHOOKS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """For the next page; empty at the end."""
+    @_builtins.property
+    def webhooks(self) -> _containers.RepeatedCompositeFieldContainer[_webhook_pb2.FailedWebhook]:
+        """The webhooks."""
+
+    def __init__(
+        self,
+        *,
+        webhooks: _abc.Iterable[_webhook_pb2.FailedWebhook] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "webhooks", b"webhooks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListFailedWebhooksResponse: _TypeAlias = ListFailedWebhooksResponse  # noqa: Y015
 
 @_typing.final
 class ApiKey(_message.Message):

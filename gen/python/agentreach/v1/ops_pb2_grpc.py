@@ -67,6 +67,11 @@ class OpsServiceStub:
                 request_serializer=agentreach_dot_v1_dot_ops__pb2.PurgeDeadLettersRequest.SerializeToString,
                 response_deserializer=agentreach_dot_v1_dot_ops__pb2.PurgeDeadLettersResponse.FromString,
                 _registered_method=True)
+        self.ListFailedWebhooks = channel.unary_unary(
+                '/agentreach.v1.OpsService/ListFailedWebhooks',
+                request_serializer=agentreach_dot_v1_dot_ops__pb2.ListFailedWebhooksRequest.SerializeToString,
+                response_deserializer=agentreach_dot_v1_dot_ops__pb2.ListFailedWebhooksResponse.FromString,
+                _registered_method=True)
         self.CreateKey = channel.unary_unary(
                 '/agentreach.v1.OpsService/CreateKey',
                 request_serializer=agentreach_dot_v1_dot_ops__pb2.CreateKeyRequest.SerializeToString,
@@ -138,6 +143,14 @@ class OpsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListFailedWebhooks(self, request, context):
+        """Webhooks that were given up, oldest first. Safe to retry.
+        Errors: INVALID_FIELD.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateKey(self, request, context):
         """Makes an API key. Not safe to retry: each call makes one.
         Errors: INVALID_FIELD.
@@ -194,6 +207,11 @@ def add_OpsServiceServicer_to_server(servicer, server):
                     servicer.PurgeDeadLetters,
                     request_deserializer=agentreach_dot_v1_dot_ops__pb2.PurgeDeadLettersRequest.FromString,
                     response_serializer=agentreach_dot_v1_dot_ops__pb2.PurgeDeadLettersResponse.SerializeToString,
+            ),
+            'ListFailedWebhooks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListFailedWebhooks,
+                    request_deserializer=agentreach_dot_v1_dot_ops__pb2.ListFailedWebhooksRequest.FromString,
+                    response_serializer=agentreach_dot_v1_dot_ops__pb2.ListFailedWebhooksResponse.SerializeToString,
             ),
             'CreateKey': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateKey,
@@ -376,6 +394,33 @@ class OpsService:
             '/agentreach.v1.OpsService/PurgeDeadLetters',
             agentreach_dot_v1_dot_ops__pb2.PurgeDeadLettersRequest.SerializeToString,
             agentreach_dot_v1_dot_ops__pb2.PurgeDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFailedWebhooks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentreach.v1.OpsService/ListFailedWebhooks',
+            agentreach_dot_v1_dot_ops__pb2.ListFailedWebhooksRequest.SerializeToString,
+            agentreach_dot_v1_dot_ops__pb2.ListFailedWebhooksResponse.FromString,
             options,
             channel_credentials,
             insecure,

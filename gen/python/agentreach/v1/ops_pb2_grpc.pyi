@@ -60,6 +60,10 @@ class OpsServiceStub:
     """Removes dead letters for good. Safe to retry.
     Errors: INVALID_FIELD.
     """
+    ListFailedWebhooks: _grpc.UnaryUnaryMultiCallable[_ops_pb2.ListFailedWebhooksRequest, _ops_pb2.ListFailedWebhooksResponse]
+    """Webhooks that were given up, oldest first. Safe to retry.
+    Errors: INVALID_FIELD.
+    """
     CreateKey: _grpc.UnaryUnaryMultiCallable[_ops_pb2.CreateKeyRequest, _ops_pb2.CreateKeyResponse]
     """Makes an API key. Not safe to retry: each call makes one.
     Errors: INVALID_FIELD.
@@ -103,6 +107,10 @@ class OpsServiceAsyncStub(OpsServiceStub):
     """
     PurgeDeadLetters: _aio.UnaryUnaryMultiCallable[_ops_pb2.PurgeDeadLettersRequest, _ops_pb2.PurgeDeadLettersResponse]  # type: ignore[assignment]
     """Removes dead letters for good. Safe to retry.
+    Errors: INVALID_FIELD.
+    """
+    ListFailedWebhooks: _aio.UnaryUnaryMultiCallable[_ops_pb2.ListFailedWebhooksRequest, _ops_pb2.ListFailedWebhooksResponse]  # type: ignore[assignment]
+    """Webhooks that were given up, oldest first. Safe to retry.
     Errors: INVALID_FIELD.
     """
     CreateKey: _aio.UnaryUnaryMultiCallable[_ops_pb2.CreateKeyRequest, _ops_pb2.CreateKeyResponse]  # type: ignore[assignment]
@@ -181,6 +189,16 @@ class OpsServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_ops_pb2.PurgeDeadLettersResponse, _abc.Awaitable[_ops_pb2.PurgeDeadLettersResponse]]:
         """Removes dead letters for good. Safe to retry.
+        Errors: INVALID_FIELD.
+        """
+
+    @_abc_1.abstractmethod
+    def ListFailedWebhooks(
+        self,
+        request: _ops_pb2.ListFailedWebhooksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ops_pb2.ListFailedWebhooksResponse, _abc.Awaitable[_ops_pb2.ListFailedWebhooksResponse]]:
+        """Webhooks that were given up, oldest first. Safe to retry.
         Errors: INVALID_FIELD.
         """
 

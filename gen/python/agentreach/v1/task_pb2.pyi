@@ -442,16 +442,18 @@ Global___TraceContext: _TypeAlias = TraceContext  # noqa: Y015
 
 @_typing.final
 class Webhook(_message.Message):
-    """Where to POST the outcome."""
+    """Where to POST the outcome (see WebhookDelivery). Only for tasks that are DURABLE. Agents do not see it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     URL_FIELD_NUMBER: _builtins.int
     SECRET_NAME_FIELD_NUMBER: _builtins.int
     url: _builtins.str
-    """An https URL (http only where the server allows it)."""
+    """An https URL at a public address; http, and other addresses, only where the server's configuration names the host.
+    At most 2,048 bytes, no user, no fragment. What answers show of it later has no query.
+    """
     secret_name: _builtins.str
-    """Name of the secret that signs; empty means the tenant's."""
+    """Name of the secret that signs; empty means the first one that the configuration has for the tenant."""
     def __init__(
         self,
         *,
