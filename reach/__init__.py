@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from reach.sdk.answers import Event, Result, TaskInfo, TextPiece
     from reach.sdk.capabilities import Capability
     from reach.sdk.channel import Tls
-    from reach.sdk.client import Client, TaskHandle
+    from reach.sdk.client import Client
     from reach.sdk.endpoint import Listen
+    from reach.sdk.handle import TaskHandle
     from reach.sdk.payloads import Answer, Delta, Progress
+    from reach.sdk.questions import Input
     from reach.sdk.sync import SyncClient, SyncTaskHandle
     from reach.sdk.task import Attachment, SessionKey, Task
 
@@ -45,6 +47,7 @@ __all__ = [
     "Delta",
     "ErrorClass",
     "Event",
+    "Input",
     "Internal",
     "InvalidRequest",
     "Listen",
@@ -76,6 +79,7 @@ _HOMES = {
     "Client": "sdk.client",
     "Delta": "sdk.payloads",
     "Event": "sdk.answers",
+    "Input": "sdk.questions",
     "Listen": "sdk.endpoint",
     "Progress": "sdk.payloads",
     "Result": "sdk.answers",
@@ -83,7 +87,7 @@ _HOMES = {
     "SyncClient": "sdk.sync",
     "SyncTaskHandle": "sdk.sync",
     "Task": "sdk.task",
-    "TaskHandle": "sdk.client",
+    "TaskHandle": "sdk.handle",
     "TaskInfo": "sdk.answers",
     "TaskState": "core.model",
     "TextPiece": "sdk.answers",

@@ -80,6 +80,8 @@ class Reason(IntEnum):
     NO_TAGGED_AGENT = 52
     NO_TEXT_MATCH = 53
     SCHEMA_MISMATCH = 54
+    INPUT_ID_REUSED = 60
+    INPUT_EXPIRED = 61
 
 
 class ReachError(Exception):

@@ -30,6 +30,7 @@ ALLOWED = {
     "agentreach.v1.Task.accepted_at": SHOWN,
     "agentreach.v1.Task.ended_at": SHOWN,
     "agentreach.v1.TaskEvent.time": SHOWN,
+    "agentreach.v1.Waiting.until": SHOWN,
     "agentreach.v1.TaskFilter.accepted_after": "compared with accepted_at, which came from the same server",
     "agentreach.v1.TaskFilter.accepted_before": "compared with accepted_at, which came from the same server",
     "agentreach.v1.WebhookDelivery.time": SHOWN,

@@ -17,6 +17,7 @@ from reach.cli.demo import demo
 from reach.cli.dispatch import cancel, dispatch, tail, wait
 from reach.cli.exits import MEANINGS, Exit, advice_for, exit_of
 from reach.cli.explain import explain
+from reach.cli.input import give_input
 from reach.cli.keys import keys
 from reach.cli.route import route
 from reach.cli.serve import configuration, serve, version
@@ -68,6 +69,7 @@ for _command in (
     tail,
     wait,
     cancel,
+    give_input,
     tasks,
     agents,
     route,

@@ -199,7 +199,10 @@ class Follower:
         elif event.kind == "degraded":
             self.note(f"served in a lesser way: {message.degraded.why}")
         elif event.kind == "waiting":
-            self.note(f"the agent asks: {event.text}")
+            what = "asks for credentials" if event.wants_auth else "asks"
+            self.note(f"the agent {what}: {event.text}  (reach input {event.task_id} …)")
+        elif event.kind == "input_given":
+            self.note("it was answered")
 
     def _complete(self, result: Result) -> None:
         self._status.clear()

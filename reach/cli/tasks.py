@@ -127,6 +127,11 @@ def _took(task: task_pb2.Task) -> str:
 
 
 def _why(task: task_pb2.Task) -> str:
+    if task.HasField("waiting"):
+        from agentreach.v1 import task_pb2
+
+        what = "credentials" if task.waiting_for == task_pb2.WAITING_FOR_AUTH else "input"
+        return f"waits for {what} until {moment(task.waiting.until.seconds)} (reach input {task.spec.task_id})"
     return _error(task.result.error) if task.result.HasField("error") else task.pending_reason
 
 
@@ -172,6 +177,8 @@ def _facts(task: task_pb2.Task) -> list[tuple[str, str]]:
         ("task", spec.task_id),
         ("state", name_of(task, "state")),
         ("why", _why(task)),
+        ("question", task.waiting.question),
+        ("asks", one_line(_shown(task.waiting.prompt)) if task.HasField("waiting") else ""),
         ("wake", task.wake),
         ("asked for", asked),
         ("method", spec.method),

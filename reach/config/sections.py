@@ -118,6 +118,10 @@ class Router(Section, frozen=True):
     overcommit: Annotated[float, Meta(ge=1, le=10)] = 1.5
     """An instance holds at most this times its `max_concurrency`, and more than `max_concurrency` only when no other
     has a free slot. 1 is a hard limit. Too large: tasks wait at a busy agent although another one becomes free."""
+    input_wait: Annotated[float, Meta(ge=1, le=2_592_000)] = 3_600.0
+    """Seconds that a task may wait for the answer to a question of its agent, and the most that an agent may ask for;
+    then it fails (INPUT_EXPIRED). Its other time limits stand still meanwhile. Too small: people find their task gone.
+    Too large: questions that nobody will answer, and their agents' memory, stay for long."""
     vocabulary_file: Text = ""
     """File with the skills: canonical names, aliases, exclusions (YAML; docs/routing.md). Read anew when it changes and
     on SIGHUP; one that is wrong is told of in the log, and the old one stays. Empty: every name is a skill of its

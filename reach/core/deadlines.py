@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from reach.core.effects import Turn
 from reach.core.model import FIRST_TERMINAL, Fault, Outcome, Task, TaskState
+from reach.core.questions import waited_ms
 from reach.core.signals import NEUTRAL_LATENCY_MS
 from reach.core.states import TaskInput
 from reach.errors import ErrorClass, Reason
@@ -45,7 +46,7 @@ class Deadlines:
         lease = self.pool.leases.until_ms(task)
         if task.lease_until_ms and (task.instance is None or task.instance.link is None):
             return lease, None  # its instance has yet to come back and say how it stands
-        begin = task.started_ms or task.offered_ms
+        begin = (task.started_ms or task.offered_ms) + (waited_ms(task) if task.dialogue is not None else 0)
         progressed = max(begin, task.progressed_ms)
         why = Reason.START_TO_CLOSE
         at = (begin if task.start_to_close_ms is not None else progressed) + self.start_to_close_ms(task)
@@ -59,10 +60,15 @@ class Deadlines:
         return task.accepted_ms + task.start_delay_ms + task.schedule_to_start_ms
 
     def _close_limit(self, task: Task) -> int:
-        return NEVER if task.schedule_to_close_ms is None else task.accepted_ms + task.schedule_to_close_ms
+        if task.schedule_to_close_ms is None:
+            return NEVER
+        return task.accepted_ms + task.schedule_to_close_ms + waited_ms(task)
 
     def arm(self, task: Task, turn: Turn) -> None:
         """Sets the task's timer to its nearest deadline. It may fire early, never late."""
+        if task.state is TaskState.WAITING:
+            self.pool.wheel.arm(task, max(self.pool.questions.limit_of(task), turn.now_ms + 1))
+            return
         at = NEVER
         if task.schedule_to_close_ms is not None or task.schedule_to_start_ms is not None:
             at = min(self._close_limit(task), self._start_limit(task))
@@ -94,19 +100,20 @@ class Deadlines:
         now = turn.now_ms
         if task.state >= FIRST_TERMINAL:
             return
-        if now >= self._close_limit(task):
-            self._fail(task, Reason.SCHEDULE_TO_CLOSE, f"not finished within {task.schedule_to_close_ms} ms", turn)
+        if task.state is TaskState.WAITING:
+            self.pool.questions.due(task, turn)
+        elif now >= self._close_limit(task):
+            self.fail(task, Reason.SCHEDULE_TO_CLOSE, f"not finished within {task.schedule_to_close_ms} ms", turn)
         elif now >= self._start_limit(task):
             waited = f"not taken up within {task.schedule_to_start_ms} ms ({task.pending_reason or 'offered'})"
-            self._fail(task, Reason.SCHEDULE_TO_START, waited, turn)
+            self.fail(task, Reason.SCHEDULE_TO_START, waited, turn)
         elif task.state is TaskState.PENDING:
             self._due_pending(task, turn)
-        elif task.state is not TaskState.WAITING:
-            self._due_attempt(task, turn)
         else:
-            self.arm(task, turn)
+            self._due_attempt(task, turn)
 
-    def _fail(self, task: Task, reason: Reason, message: str, turn: Turn) -> None:
+    def fail(self, task: Task, reason: Reason, message: str, turn: Turn) -> None:
+        """Ends a task whose time is over."""
         fault = timeout(reason, message)
         if task.effect_granted:
             self._give_up(task, fault, turn)  # nobody knows what became of its effect: more than a timeout

@@ -168,10 +168,13 @@ class Delivery:
     def release(self, task: Task) -> None:
         """Takes the task from its instance and frees its slots."""
         instance: Instance | None = task.instance
-        if instance is not None and instance.running.pop(task.key, None) is not None:
-            instance.inflight -= task.cost
-            self.pool.router.place(instance)
-            self.pool.slot_freed = True
+        if instance is not None:
+            if instance.running.pop(task.key, None) is not None:
+                instance.inflight -= task.cost
+                self.pool.router.place(instance)
+                self.pool.slot_freed = True
+            else:
+                self.pool.questions.released(task)
         if self.pool.circuits.probes:
             self.pool.circuits.released(task)
         task.instance = None
@@ -179,7 +182,7 @@ class Delivery:
     def stop_attempt(self, task: Task, reason: Reason, turn: Turn) -> None:
         """Tells the instance to stop; its slots stay taken until it says so, or for the grace."""
         instance: Instance | None = task.instance
-        if instance is None or instance.link is None:
+        if instance is None or instance.link is None or self.pool.questions.stop(task, instance, reason, turn):
             return
         self.pool.held.hold(instance, task, turn.now_ms + STOP_GRACE_MS)
         turn.sends.append(StopAttempt(instance.link, task.tenant, task.task_id, task.attempt, reason))

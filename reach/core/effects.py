@@ -82,6 +82,23 @@ class GrantEffect:
         self.fault = fault
 
 
+class GiveInput:
+    """Give an attempt that waited the answer to its question: it has a slot again.
+
+    As an offer it is dropped if the attempt is no longer current when the commit ends.
+    """
+
+    __slots__ = ("attempt", "input", "instance", "link", "task")
+
+    def __init__(self, task: Task, given: Any) -> None:
+        self.task = task
+        self.attempt = task.attempt
+        self.instance: Instance = task.instance
+        self.link = self.instance.link
+        self.input = given
+        """A `questions.Input`."""
+
+
 class CreditAttempt:
     """Give an attempt room for more deltas."""
 
@@ -232,14 +249,18 @@ class Ended:
 class AskJournal:
     """An agent speaks of an attempt that is not in memory: the journal knows whether it ended."""
 
-    __slots__ = ("attempt", "link", "reply", "task_id", "tenant")
+    __slots__ = ("attempt", "input", "link", "reply", "task_id", "tenant")
 
-    def __init__(self, link: Any, tenant: str, task_id: str, attempt: int, reply: Any = None) -> None:
+    def __init__(
+        self, link: Any, tenant: str, task_id: str, attempt: int, reply: Any = None, given: Any = None
+    ) -> None:
         self.link = link
         self.tenant = tenant
         self.task_id = task_id
         self.attempt = attempt
         self.reply = reply
+        self.input = given
+        """What a caller wants to answer (a `questions.Input`), if it is about that."""
 
 
 class Forget:

@@ -325,8 +325,8 @@ class Reported(AttemptEvent):
         self.fault: Fault | None = None
         self.folded: int | None = None
         """Last attempt_sequence: the answer is what the deltas made."""
-        self.waiting: tuple[int, str, Content] | None = None
-        """(what for, media type, prompt)"""
+        self.waiting: Any = None
+        """What it asks (a `questions.Ask`)."""
         self.released: str | None = None
         self.extra: dict[str, Any] | None = None
         self.begun = True
@@ -342,6 +342,21 @@ class Cancelled:
         self.tenant = tenant
         self.task_id = task_id
         self.reason = reason
+        self.reply = reply
+
+
+class InputCame:
+    """A caller answers what a waiting task asked."""
+
+    __slots__ = ("input", "question", "reply", "task_id", "tenant")
+
+    def __init__(self, tenant: str, task_id: str, given: Any, question: str, reply: Any) -> None:
+        self.tenant = tenant
+        self.task_id = task_id
+        self.input = given
+        """The answer (a `questions.Input`)."""
+        self.question = question
+        """Which question is meant; empty: the one that is open."""
         self.reply = reply
 
 

@@ -94,7 +94,7 @@ class Fleet:
         self.pool.admission.place(instance, turn)
         self.pool.held.free_all(instance, ())
         fault = lost(message)
-        for task in list(instance.running.values()):
+        for task in (*instance.running.values(), *self.pool.questions.of(instance)):
             self.pool.delivery.give_up_attempt(task, fault, turn, lost=True)
 
     def _update(self, instance: Instance, joining: Joining, revision: int, turn: Turn) -> None:
@@ -166,10 +166,11 @@ class Fleet:
             elif last < task.attempt_sequence and task.log is not None:
                 task.log.fold_whole = False  # it has ended there: whether more was said, only the outcome can tell
         turn.sends.append(Welcome(event.link, instance, instance.warnings, unknown, replay))
+        pool.questions.attached(instance, named, turn)
         pool.held.free_all(instance, unknown)
         fault = lost(f"instance {instance.instance_id!r} came back without this attempt")
         for task in [task for key, task in instance.running.items() if key not in named]:
-            if task.state is not TaskState.WAITING and not task.outcome:
+            if not task.outcome and not (task.state is TaskState.WAITING and instance.dialled):
                 pool.delivery.give_up_attempt(task, fault, turn, lost=True)
                 task.avoided = tuple(one for one in task.avoided if one != instance.instance_id)
 
@@ -207,7 +208,7 @@ class Fleet:
         instance.link = None
         excused = turn.now_ms < self.pool.excused_until_ms
         if event.ours or excused:
-            for task in instance.running.values():
+            for task in (*instance.running.values(), *self.pool.questions.of(instance)):
                 wait = RETURN_MS if excused or task.effect_granted == task.attempt else REATTACH_MS
                 task.lease_until_ms = turn.now_ms + wait
                 self.pool.deadlines.arm(task, turn)
@@ -221,7 +222,7 @@ class Fleet:
             turn.sends.append(Noted("health", "OFFLINE", instance=instance))
         self.pool.admission.place(instance, turn)
         fault = lost(f"instance {instance.instance_id!r} is gone: {why}")
-        for task in list(instance.running.values()):
+        for task in (*instance.running.values(), *self.pool.questions.of(instance)):
             if task.effect_granted == task.attempt:
                 task.lease_until_ms = turn.now_ms + RETURN_MS
                 self.pool.deadlines.arm(task, turn)

@@ -173,12 +173,12 @@ class Task:
 
     __slots__ = (
         "accepted_ms", "accepted_wall_ms", "announce", "attempt", "attempt_sequence", "avoided", "checkpoint", "cost",
-        "decision", "effect_granted", "effects", "fairness_key", "history", "instance", "instance_id", "key",
-        "lease_until_ms", "log", "not_before_ms", "offered_ms", "outcome", "paced", "parent_task_id", "pending_reason",
-        "pin_until_ms", "policy", "pool", "priority", "progressed_ms", "requirement", "reserved", "retries", "retry",
-        "root_task_id", "row", "schedule_to_close_ms", "schedule_to_start_ms", "sequence", "session", "session_ttl_ms",
-        "silence_ms", "size", "spec", "start_delay_ms", "start_to_close_ms", "started_ms", "state", "task_id", "tenant",
-        "timer_slot", "trace", "transfers", "volatile", "waiters",
+        "decision", "dialogue", "effect_granted", "effects", "fairness_key", "history", "instance", "instance_id",
+        "key", "lease_until_ms", "log", "not_before_ms", "offered_ms", "outcome", "paced", "parent_task_id",
+        "pending_reason", "pin_until_ms", "policy", "pool", "priority", "progressed_ms", "requirement", "reserved",
+        "retries", "retry", "root_task_id", "row", "schedule_to_close_ms", "schedule_to_start_ms", "sequence",
+        "session", "session_ttl_ms", "silence_ms", "size", "spec", "start_delay_ms", "start_to_close_ms", "started_ms",
+        "state", "task_id", "tenant", "timer_slot", "trace", "transfers", "volatile", "waiters",
     )  # fmt: skip
 
     def __init__(self, tenant: str, task_id: str, spec: bytes, requirement: Requirement) -> None:
@@ -238,8 +238,8 @@ class Task:
         self.effect_granted = 0
         """Number of the attempt whose irreversible effect was granted; 0 if none."""
         self.checkpoint: bytes | None = None
-        self.decision: Any = None
-        """Why the current attempt is where it is (a `Verdict`)."""
+        self.dialogue: Any = None  # what its agents asked and were told (a `Dialogue`); None while they asked nothing
+        self.decision: Any = None  # why the current attempt is where it is (a `Verdict`)
         self.pending_reason = ""
         self.outcome: Outcome | None = None
         # Its events

@@ -24,13 +24,13 @@ from reach.core.health import THRESHOLDS
 from reach.core.held import Held, HeldSlots
 from reach.core.leases import Leases
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, Outcome, PoolKey, Task, TaskKey, TaskState
+from reach.core.questions import Questions
 from reach.core.queue import WaitQueue
 from reach.core.retry import RetryBudget
 from reach.core.routing import Router
 from reach.core.rows import CheckpointRow, EffectRow, RowNumbers
 from reach.core.scores import Scores
 from reach.core.session import PIN_WAIT_MS, Pins
-from reach.core.states import TaskInput, next_state
 from reach.core.stream import Fold, Kind, emit, flush, size_in_bytes
 from reach.core.vitals import Vitals
 from reach.core.wake import Waker
@@ -51,8 +51,9 @@ class Pool:
     __slots__ = (
         "_handlers", "admission", "assignment", "budget", "circuits", "conditions", "dead_letters", "deadlines",
         "delivery", "dirty", "excused_until_ms", "finished", "fleet", "handoffs", "heartbeat_ms", "held", "instances",
-        "judge_from_ms", "key", "late_outcomes", "leases", "pin_wait_ms", "pins", "queue", "router", "rows",
-        "same_content", "scores", "seed", "shard", "slot_freed", "tasks", "thresholds", "vitals", "waker", "wheel",
+        "judge_from_ms", "key", "late_outcomes", "leases", "pin_wait_ms", "pins", "questions", "queue", "router",
+        "rows", "same_content", "scores", "seed", "shard", "slot_freed", "tasks", "thresholds", "vitals", "waker",
+        "wheel",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +107,7 @@ class Pool:
         self.finished = Finished()
         self.held = Held(self)
         self.handoffs = Handoffs(self)
+        self.questions = Questions(self)
         self._handlers: dict[type, Callable[[Any, Turn], None]] = {
             ev.Submitted: lambda event, turn: self.delivery.accept(event.task, event.reader, turn),
             ev.Reported: self._reported,
@@ -123,6 +125,7 @@ class Pool:
             ev.EffectAsked: self._effect_asked,
             ev.LeaseExtended: self._lease_extended,
             ev.Cancelled: self._cancelled,
+            ev.InputCame: self.questions.answered,
             ev.Subscribed: self._subscribed,
             ev.Unsubscribed: self._unsubscribed,
             ev.Credited: self._credited,
@@ -147,6 +150,8 @@ class Pool:
             self._due(turn)
         if self.slot_freed:
             self.slot_freed = False
+            if self.questions.resuming:
+                self.questions.resume(turn)
             if self.queue:
                 self.assignment.pump(turn)
         if self.dirty:
@@ -312,7 +317,8 @@ class Pool:
             fault = Fault(ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, message)
             self.delivery.give_up_attempt(task, fault, turn, lost=True)
         elif event.waiting is not None:
-            self._wait_for_input(task, event, turn)
+            self.questions.asked(task, event, link, turn)
+            return
         else:
             if task.log is not None and task.log.lacks_pieces_of(event.content):
                 emit(task, Kind.ATTEMPT_RESET, 0, turn)  # readers lack pieces that never came: the outcome has them all
@@ -334,14 +340,6 @@ class Pool:
             return False
         event.media_type, event.content = task.log.fold.content()
         return True
-
-    def _wait_for_input(self, task: Task, event: ev.Reported, turn: Turn) -> None:
-        state = next_state(task.state, TaskInput.PAUSE)
-        if state is None:
-            return
-        message = "waiting for input is not built yet: answer, fail, or release the task"
-        fault = Fault(ErrorClass.INTERNAL, Reason.NOT_IMPLEMENTED, message)
-        self.delivery.give_up_attempt(task, fault, turn)
 
     # -- what callers say ---------------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ Attempts that ran keep running as far as we know: each waits the grace for its i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from reach.core import health
 from reach.core.effects import Turn
 from reach.core.events import Joining
@@ -12,7 +14,8 @@ from reach.core.filters import version_of
 from reach.core.history import PastAttempt
 from reach.core.model import Fault, Health, Instance, Task, TaskState
 from reach.core.pool import Pool
-from reach.core.rows import AgentRow, AttemptRow, FailureRow, PinRow
+from reach.core.questions import Ask, Dialogue, Input, Question
+from reach.core.rows import AgentRow, AttemptRow, FailureRow, InputRow, PinRow, QuestionRow
 from reach.core.stream import resume_after_load
 from reach.errors import ErrorClass, Reason
 
@@ -65,6 +68,8 @@ def restore_task(
     attempts: list[AttemptRow],
     failures: list[FailureRow],
     turn: Turn,
+    questions: Sequence[QuestionRow] = (),
+    inputs: Sequence[InputRow] = (),
 ) -> None:
     """A task without an outcome goes on: its last attempt waits for its instance, or its next one is due.
 
@@ -79,6 +84,8 @@ def restore_task(
     if task.schedule_to_start_ms is not None:
         age = min(age, max(0, task.start_delay_ms + task.schedule_to_start_ms - GRACE_MS))
     task.accepted_ms = turn.now_ms - age
+    if questions:
+        task.dialogue = dialogue_of(pool, questions, inputs, turn)
     resume_after_load(task, turn.now_ms)
     begun = {row.number: row for row in attempts}
     failed: dict[int, FailureRow] = {row.number: row for row in failures}
@@ -108,6 +115,33 @@ def restore_task(
         _wait_for_instance(pool, task, last, turn)
 
 
+def dialogue_of(pool: Pool, questions: Sequence[QuestionRow], inputs: Sequence[InputRow], turn: Turn) -> Dialogue:
+    """What was asked and answered. An open question keeps what is left of its time, if our clock did not leap."""
+    dialogue = Dialogue()
+    given = {row.number: row for row in inputs}
+    dialogue.inputs = [
+        Input(row.input_id, row.question, row.media_type, row.content) for _, row in sorted(given.items())
+    ]
+    for row in questions:
+        if row.number in given:
+            dialogue.waited_ms += max(0, min(given[row.number].given_wall_ms, row.until_wall_ms) - row.asked_wall_ms)
+    last = questions[-1]
+    wait_ms = last.until_wall_ms - last.asked_wall_ms
+    left = max(min(GRACE_MS, wait_ms), min(wait_ms, last.until_wall_ms - turn.wall_ms))
+    asked_ms = turn.now_ms - (wait_ms - left)
+    ask = Ask(last.kind, last.media_type, last.content, last.name)
+    dialogue.question = Question(last.number, last.attempt, ask, asked_ms, asked_ms + wait_ms, last.until_wall_ms)
+    dialogue.given_ms = max(1, turn.now_ms) if last.number in given else 0
+    return dialogue
+
+
+def _asks(task: Task) -> bool:
+    """Whether the current attempt waits for an answer."""
+    dialogue: Dialogue | None = task.dialogue
+    question = dialogue.question if dialogue is not None else None
+    return question is not None and not dialogue.given_ms and question.attempt == task.attempt  # type: ignore[union-attr]
+
+
 def _wait_again(pool: Pool, task: Task, failure: FailureRow | None, turn: Turn) -> None:
     task.state = TaskState.PENDING
     if failure is not None:
@@ -132,7 +166,9 @@ def _wait_for_instance(pool: Pool, task: Task, last: AttemptRow, turn: Turn) -> 
     if instance is not None and instance.endpoint is not None and task.start_to_close_ms is not None:
         # Nobody dials us to say how it stands, and what was sent may be running: it has the time it was given.
         task.lease_until_ms = turn.now_ms + max(GRACE_MS, task.start_to_close_ms)
-    if instance is not None and instance.generation == last.generation:
+    if instance is not None and instance.generation == last.generation and _asks(task):
+        pool.questions.restored(task, instance, turn)
+    elif instance is not None and instance.generation == last.generation:
         task.instance = instance
         instance.running[task.key] = task
         instance.inflight += task.cost

@@ -108,6 +108,34 @@ class CheckpointRow(NamedTuple):
     data: bytes
 
 
+class QuestionRow(NamedTuple):
+    """An attempt waits for input. One line for each (attempt, number)."""
+
+    row: int
+    shard: int
+    attempt: int
+    number: int
+    kind: int
+    media_type: str
+    content: Content
+    name: str
+    asked_wall_ms: int
+    until_wall_ms: int
+
+
+class InputRow(NamedTuple):
+    """The answer to a question of a task, by its number. The first one counts."""
+
+    row: int
+    shard: int
+    number: int
+    input_id: str
+    question: str
+    media_type: str
+    content: Content
+    given_wall_ms: int
+
+
 class AgentRow(NamedTuple):
     """An instance is registered or has changed its registration. The latest one counts."""
 
@@ -192,10 +220,12 @@ class Writes:
         "contexts",
         "effects",
         "failures",
+        "inputs",
         "outbox",
         "outbox_done",
         "outcomes",
         "pins",
+        "questions",
         "reserves",
         "tasks",
     )
@@ -214,6 +244,8 @@ class Writes:
         self.contexts: list[ContextRow] = []
         self.outbox: list[OutboxRow] = []
         self.outbox_done: list[OutboxDone] = []
+        self.questions: list[QuestionRow] = []
+        self.inputs: list[InputRow] = []
 
     def __bool__(self) -> bool:
         return bool(
@@ -230,6 +262,8 @@ class Writes:
             or self.contexts
             or self.outbox
             or self.outbox_done
+            or self.questions
+            or self.inputs
         )
 
     def count(self) -> int:

@@ -61,6 +61,7 @@ TRANSITIONS: dict[tuple[TaskState, TaskInput], TaskState] = {
     (_S.RUNNING, _I.REJECT): _S.REJECTED,
     (_S.RUNNING, _I.BURY): _S.DEAD_LETTERED,
     (_S.WAITING, _I.RESUME): _S.RUNNING,
+    (_S.WAITING, _I.SUCCEED): _S.SUCCEEDED,
     (_S.WAITING, _I.FAIL): _S.FAILED,
     (_S.WAITING, _I.RETRY): _S.PENDING,
     (_S.WAITING, _I.CANCEL): _S.CANCELLED,
@@ -87,8 +88,7 @@ IGNORED: dict[tuple[TaskState, TaskInput], str] = {
     (_S.RUNNING, _I.RESUME): "nothing was asked",
     (_S.WAITING, _I.ASSIGN): "one live attempt at a time",
     (_S.WAITING, _I.START): "said already",
-    (_S.WAITING, _I.ADOPT): "the instance waits with the caller; nothing runs",
-    (_S.WAITING, _I.SUCCEED): "an agent that asked must be answered first",
+    (_S.WAITING, _I.ADOPT): "it goes on waiting; nothing runs",
     (_S.WAITING, _I.PAUSE): "asked already",
     (_S.WAITING, _I.REJECT): "work began",
 }

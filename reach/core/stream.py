@@ -45,6 +45,7 @@ class Kind(IntEnum):
     DEGRADED = 14
     RETRYING = 15
     WAITING = 16
+    INPUT_GIVEN = 17
 
 
 class Mode(IntEnum):
@@ -196,6 +197,8 @@ def size_of(kind: int, data: Any) -> int:
     """What an event counts against bounds and credits: characters or bytes, never more than a reader counts itself."""
     if kind == Kind.DELTA or (kind == Kind.COMPLETE and data.content is not None):
         return EVENT_OVERHEAD + len(data.content)
+    if kind == Kind.WAITING:
+        return EVENT_OVERHEAD + len(data.ask.content)
     return EVENT_OVERHEAD
 
 

@@ -10,6 +10,7 @@ from reach.core import events as ev
 from reach.core.effects import Welcome
 from reach.core.model import Fault, Instance, Task
 from reach.core.pool import Pool
+from reach.core.questions import Input
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.pings import FEATURE, Pinger, Pings
 from reach.rpc.principal import Principal, credentials_ended, principal_of
@@ -17,7 +18,7 @@ from reach.rpc.services import Services
 from reach.rpc.waiting import over
 from reach.runtime.reach_api import fault_of
 from reach.wire.agents import is_cut, read_key, read_registration, read_result, read_status
-from reach.wire.answers import duration, fill_error
+from reach.wire.answers import duration, fill_error, fill_payload
 from reach.wire.attempts import delta_came, offer_rest, progressed, taken_up
 from reach.wire.batcher import Batcher
 from reach.wire.encoding import acknowledgement_item, offer_item, sequence_field
@@ -92,6 +93,13 @@ class AttachLink:
         if fault is not None:
             fill_error(grant.refusal, fault)
         self._stream.say(grants=[grant])
+
+    def give_input(self, task: Task, given: Input) -> None:
+        """See AgentLink."""
+        said = attach_pb2.AttemptInput(link=self.number, key=self._key(*task.key, task.attempt))
+        said.input_id, said.question = given.input_id, given.question
+        fill_payload(said.payload, given.media_type, given.content)
+        self._stream.say(inputs=[said])
 
     def credit(self, tenant: str, task_id: str, attempt: int, count: int) -> None:
         """See AgentLink."""

@@ -11,17 +11,26 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, task_pb2
 from reach.core.model import Fault, Task, TaskState
-from reach.core.stream import Interest, Kind, Reader
-from reach.errors import ErrorClass, Reason, Timeout
+from reach.core.questions import INPUT_BYTES, Input
+from reach.core.stream import Interest, Kind, Reader, size_in_bytes
+from reach.errors import ErrorClass, InvalidRequest, Reason, Timeout
 from reach.rpc import callers
 from reach.rpc.principal import credentials_ended, principal_of
 from reach.rpc.services import RECHECK_SECONDS, Services, error_of_fault
 from reach.rpc.waiting import Answer, EventSink, WaitingSink
 from reach.runtime.past import not_found
-from reach.runtime.reach_api import not_built
 from reach.store.base import TaskQuery
 from reach.telemetry.tracing import current_trace
-from reach.wire.answers import duration, event_size, fill_decision, fill_error, fill_event, fill_result, fill_task
+from reach.wire.answers import (
+    content_of,
+    duration,
+    event_size,
+    fill_decision,
+    fill_error,
+    fill_event,
+    fill_result,
+    fill_task,
+)
 from reach.wire.pages import PAGE_BYTES, page_number, page_size
 from reach.wire.requests import check_id, duration_ms, invalid, session_name
 
@@ -178,7 +187,25 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
 
     async def SendInput(self, request: dispatch_pb2.SendInputRequest, context: Any) -> dispatch_pb2.SendInputResponse:
         """See the contract."""
-        raise not_built("SendInput")
+        task_id = check_id("task_id", request.task_id, required=True)
+        given = Input(
+            check_id("input_id", request.input_id) or self._services.clock.new_id(),
+            "",
+            check_id("payload.media_type", request.payload.media_type),
+            content_of(request.payload)[1],
+        )
+        size = size_in_bytes(given.content)
+        if size > INPUT_BYTES:
+            message = f"the answer has {size} bytes, at most {INPUT_BYTES} are allowed"
+            raise InvalidRequest(message, Reason.PAYLOAD_TOO_LARGE, limit=str(INPUT_BYTES))
+        reply = Answer()
+        self._reach.send_input(
+            principal_of(context).tenant, task_id, given, check_id("question", request.question), reply
+        )
+        task, known = await reply.future
+        answer = dispatch_pb2.SendInputResponse(repeated_input=known, input_id=given.input_id)
+        answer.state = int(task.state)  # type: ignore[assignment]
+        return answer
 
     async def PreviewRoute(
         self, request: dispatch_pb2.PreviewRouteRequest, context: Any

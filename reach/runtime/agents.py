@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from reach.core.effects import Welcome
 from reach.core.model import Fault, Instance, Task
+from reach.core.questions import Input
 from reach.core.stream import Reader
 from reach.errors import Reason
 
@@ -35,6 +36,9 @@ class AgentLink(Protocol):
 
     def grant(self, tenant: str, task_id: str, attempt: int, effect: str, fault: Fault | None) -> None:
         """Answers a request to begin an effect."""
+
+    def give_input(self, task: Task, given: Input) -> None:
+        """Answers what the task's current attempt asked; may come again."""
 
     def credit(self, tenant: str, task_id: str, attempt: int, count: int) -> None:
         """Gives room for more deltas, in bytes."""

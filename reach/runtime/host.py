@@ -95,6 +95,7 @@ class Host(Pools):
             fx.Acknowledge: self._acknowledge,
             fx.RefuseItem: self._refuse_item,
             fx.GrantEffect: self._grant,
+            fx.GiveInput: self._give_input,
             fx.CreditAttempt: lambda e: e.link.credit(e.tenant, e.task_id, e.attempt, e.bytes),
             fx.Welcome: lambda e: e.link.welcome(e),
             fx.CloseLink: lambda e: e.link.close(e.fault),
@@ -231,6 +232,11 @@ class Host(Pools):
             fault = Fault(ErrorClass.INVALID_REQUEST, Reason.STALE_ATTEMPT, message)
         if effect.link is not None:
             effect.link.grant(effect.tenant, effect.task_id, effect.attempt, effect.effect, fault)
+
+    def _give_input(self, effect: fx.GiveInput) -> None:
+        task, link = effect.task, effect.link
+        if link is not None and task.attempt == effect.attempt and task.instance is effect.instance:
+            link.give_input(task, effect.input)
 
     def _refused(self, effect: fx.Refused) -> None:
         if effect.task is not None and effect.task.row == TAKEN:

@@ -72,4 +72,4 @@ def _restore_task(host: Host, stored: StoredTask, turn: Turn) -> None:
         attempts.insert(0, first)
     selector = host.codec.selector_of(row.spec)
     pool = host.pool(host.level_1.restore(task, selector, PoolKey(row.pool_tenant, row.agent_type)))
-    restore_task(pool, task, attempts, stored.failures, turn)
+    restore_task(pool, task, attempts, stored.failures, turn, stored.questions, stored.inputs)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from reach.core.effects import AskJournal, Noted
 from reach.core.history import PastAttempt
 from reach.core.model import Fault, Outcome, Task, TaskState
+from reach.core.questions import Dialogue, Input, known_input, wrong_state
 from reach.core.stream import AT_END, Gap, Interest, Kind, Reader
 from reach.errors import ErrorClass, Reason
 from reach.store.base import Journal, StoredFact, StoredTask, StoreError, TaskQuery
@@ -93,6 +94,12 @@ class Past:
             return  # a caller that left cancelled it
         if isinstance(found, Fault):
             question.reply.refused(found)
+        elif question.input is not None and found is not None and found.outcome is not None:
+            known = known_input(found.inputs, question.input)
+            if known is True:
+                question.reply.done((self.task_of(found), True))
+            else:
+                question.reply.refused(known or wrong_state(f"task {question.task_id!r} has ended"))
         elif found is None or found.outcome is None:
             question.reply.refused(not_found(question.task_id))
         else:
@@ -182,6 +189,9 @@ class Past:
             begun[attempt.number] = (attempt.instance_id, attempt.agent_id, attempt.generation, attempt.offered_wall_ms)
         faults = {failure.number: failure for failure in stored.failures}
         decisions = self._decisions.get(task.key, {})
+        if stored.inputs:
+            dialogue = task.dialogue = Dialogue()
+            dialogue.inputs = [Input(one.input_id, one.question, one.media_type, one.content) for one in stored.inputs]
         task.history = []
         for number, (instance_id, agent_id, generation, offered) in sorted(begun.items()):
             failure = faults.get(number)

@@ -116,6 +116,7 @@ class Pools:
         pool.heartbeat_ms = settings.heartbeat_ms
         pool.dead_letters = settings.dead_letters
         pool.pin_wait_ms = settings.pin_wait_ms
+        pool.questions.limit_ms = settings.input_wait_ms
         pool.thresholds = settings.thresholds
         pool.waker = Waker(pool) if key in settings.wake else None
         return pool

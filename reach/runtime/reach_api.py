@@ -15,6 +15,7 @@ from reach.core.directory import UNRESOLVED
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey, Task, TaskKey
 from reach.core.pool import Pool
 from reach.core.preview import Preview, preview
+from reach.core.questions import Input
 from reach.core.resolving import Selector, unknown_skill
 from reach.core.stream import Reader
 from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
@@ -128,6 +129,17 @@ class Reach:
         self._hurry((tenant, task_id))
         pool = self._pool_of(tenant, task_id) or self._anywhere(tenant)
         self.host.post(pool, ev.Cancelled(tenant, task_id, reason, reply))
+
+    def send_input(self, tenant: str, task_id: str, given: Input, question: str, reply: Any) -> None:
+        """Answers what a waiting task asked; `reply.done` gets (the task, whether the answer was known already)."""
+        if self.host.committer.held is not None:  # an answer that cannot be kept is not taken
+            try:
+                self.check_store(volatile=False)
+            except ReachError as error:
+                reply.refused(fault_of(error))
+                return
+        pool = self._pool_of(tenant, task_id) or self._anywhere(tenant)
+        self.host.post(pool, ev.InputCame(tenant, task_id, given, question, reply))
 
     def subscribe(self, tenant: str, task_id: str, reader: Reader) -> None:
         """Reads a task from the position that the reader has."""

@@ -8,6 +8,7 @@ from reach.core.health import THRESHOLDS
 from reach.core.homes import MAX_BYTES, MAX_SESSIONS
 from reach.core.model import PoolKey
 from reach.core.policies import BALANCED, POLICIES, Policy
+from reach.core.questions import WAIT_MS
 from reach.core.session import PIN_WAIT_MS
 from reach.runtime.summarisers import Summariser
 from reach.runtime.wake import WakeHook
@@ -17,9 +18,9 @@ class Settings:
     """Limits of the host, from the configuration."""
 
     __slots__ = (
-        "canary_share", "context_bytes", "dead_letters", "heartbeat_ms", "overcommit", "pin_wait_ms", "policies",
-        "policy", "pool_policies", "queue_bytes", "queue_limit", "session_bytes", "session_limit", "session_ttl_ms",
-        "summariser", "thresholds", "wake",
+        "canary_share", "context_bytes", "dead_letters", "heartbeat_ms", "input_wait_ms", "overcommit", "pin_wait_ms",
+        "policies", "policy", "pool_policies", "queue_bytes", "queue_limit", "session_bytes", "session_limit",
+        "session_ttl_ms", "summariser", "thresholds", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class Settings:
         """What makes old turns short; None: their most telling sentences are kept."""
         self.heartbeat_ms = 5_000
         self.dead_letters = True
+        self.input_wait_ms = WAIT_MS
         self.policy: Policy = BALANCED
         self.policies: dict[str, Policy] = dict(POLICIES)
         """All that tasks may name."""

@@ -345,6 +345,8 @@ class Agent:
         loop = asyncio.get_running_loop()
         end = loop.time() + self._grace_s
         link.attempts.draining = True
+        for attempt in link.attempts.questions.attempts():
+            link.attempts.give_back(attempt, "the agent drains while it waits for input")
         link.beat()
         await _wait(link.attempts.idle, end - loop.time(), runner)
         link.attempts.release("the agent drains and its grace is over")

@@ -18,7 +18,7 @@ def seconds(message: Duration) -> float:
     return message.seconds + message.nanos / 1e9
 
 
-class _HasPayload:
+class HasPayload:
     """Reads a payload in the ways one may want it."""
 
     __slots__ = ()
@@ -52,7 +52,7 @@ class _HasPayload:
         return payload_media_type(self._payload())
 
 
-class Result(_HasPayload):
+class Result(HasPayload):
     """What became of a task that ended."""
 
     __slots__ = ("message",)
@@ -146,12 +146,13 @@ class Result(_HasPayload):
         return dict(self.message.usage)
 
 
-class Event(_HasPayload):
+class Event(HasPayload):
     """One event of a task. `kind` says which parts mean something:
 
     `accepted`, `started` (agent_id, instance_id), `delta` (text or payload, channel, mode), `progress` (fraction,
     note), `attempt_reset` (keep_up_to_sequence), `retrying` (reason, note), `gap` (snapshot), `resumed`, `handoff`,
-    `degraded`, `waiting` (text: the question), `complete` (result; always the last).
+    `degraded`, `waiting` (text: the question; question: its name; until), `input_given`
+    (input_id), `complete` (result; always the last).
     """
 
     __slots__ = ("kind", "message")
@@ -238,6 +239,26 @@ class Event(_HasPayload):
         return {delta.channel: payload_text(delta.payload) for delta in self.message.gap.snapshot}
 
     @property
+    def question(self) -> str:
+        """Of `waiting` and `input_given`: name of the question."""
+        return self.message.input_given.question if self.kind == "input_given" else self.message.waiting.question
+
+    @property
+    def wants_auth(self) -> bool:
+        """Of `waiting`: credentials are asked for."""
+        return self.message.waiting.waiting_for == task_pb2.WAITING_FOR_AUTH
+
+    @property
+    def until(self) -> float:
+        """Of `waiting`: until when it may be answered, in seconds since 1970 by the clock of the server."""
+        return self.message.waiting.until.seconds + self.message.waiting.until.nanos / 1e9
+
+    @property
+    def input_id(self) -> str:
+        """Of `input_given`: the answer."""
+        return self.message.input_given.input_id
+
+    @property
     def result(self) -> Result | None:
         """Of `complete`: what became of the task."""
         return Result(self.message.complete) if self.kind == "complete" else None
@@ -273,6 +294,11 @@ class TaskInfo:
     def attempts(self) -> int:
         """How many attempts it had so far."""
         return max((attempt.number for attempt in self.message.attempts), default=0)
+
+    @property
+    def waiting(self) -> task_pb2.Waiting | None:
+        """What its agent asks, while it waits for that (state WAITING): the message of the contract."""
+        return self.message.waiting if self.message.HasField("waiting") else None
 
     @property
     def pending_reason(self) -> str:

@@ -22,6 +22,7 @@ from reach.sdk.handlers import DEFAULT_METHOD, FOLDED, Handler, Kind, run_corout
 from reach.sdk.notes import Effects, Notes, cancelled_error
 from reach.sdk.outcomes import Key, Outcome, Outcomes, extras, outcome_content
 from reach.sdk.payloads import PAYLOAD_LIMIT, Answer, Delta, Fields
+from reach.sdk.questions import Questions
 from reach.sdk.task import Task
 from reach.sdk.threads import HandlerThreads
 from reach.sdk.tracing import context_with
@@ -31,20 +32,8 @@ from reach.wire.status import bounded_text, error_to_proto
 class Attempt:
     """One attempt that runs here."""
 
-    __slots__ = (
-        "accepted",
-        "begun",
-        "cancelled",
-        "effects",
-        "ended",
-        "flow",
-        "handler",
-        "map_key",
-        "number",
-        "runner",
-        "silent",
-        "task",
-    )
+    __slots__ = ("accepted", "begun", "cancelled", "effects", "ended", "flow", "handler", "map_key", "number", "runner",
+                 "silent", "task")  # fmt: skip
 
     def __init__(self, map_key: Key, number: int, begun: float, handler: Handler | None) -> None:
         self.map_key = map_key
@@ -85,13 +74,14 @@ class Attempts(Bridge):
         self.outcomes = outcomes
         self.notes = Notes(connection)
         self.effects = Effects(connection, self)
+        self.questions = Questions(connection, self)
         self.running: dict[Key, Attempt] = {}
         self._stopping: set[Attempt] = set()
         self._unheard: set[asyncio.Task[None]] = set()
         self._connection = connection
         self._outbox = connection.outbox
         self._handlers = handlers
-        self._figures = figures
+        self.figures = figures
         self._fresh: list[Attempt] = []
         self._greeting = False
         """A hello is out. Deltas wait for its answer, which says where they go on."""
@@ -110,7 +100,7 @@ class Attempts(Bridge):
                 continue
             handler = self._handlers.get(spec.method or DEFAULT_METHOD) or self._stand_in(spec.method)
             running[key] = attempt = Attempt(key, number, now, handler)
-            self._figures.begun(handler)
+            self.figures.begun(handler)
             if self.draining:
                 self._conclude(attempt, outcome_content({"released": {"reason": "the agent drains"}}), None)
             elif handler is None:
@@ -164,6 +154,12 @@ class Attempts(Bridge):
         if attempt is not None and attempt.number == grant.key.attempt:
             self.effects.granted(attempt, grant)
 
+    def answered(self, key: Key, number: int, given: task_pb2.TaskInput) -> None:
+        """The answer to what an attempt asked."""
+        attempt = self.running.get(key)
+        if attempt is not None and attempt.number == number:
+            self.questions.given(attempt, given)
+
     def credited(self, key: Key, number: int, size: int) -> None:
         """Room for deltas."""
         attempt = self.running.get(key)
@@ -186,6 +182,7 @@ class Attempts(Bridge):
                     flow.begin_again()
             if new_stream:
                 self.effects.ask_again(attempt)
+                self.questions.say_again(attempt)
 
     # What handlers say
 
@@ -288,8 +285,13 @@ class Attempts(Bridge):
     def release(self, reason: str) -> None:
         """Gives back all that runs."""
         for attempt in list(self.running.values()):
-            self._conclude(attempt, outcome_content({"released": {"reason": reason}}), None)
-            self._halt(attempt)
+            self.give_back(attempt, reason)
+
+    def give_back(self, attempt: Attempt, reason: str) -> None:
+        """Gives one attempt back."""
+        self.questions.refuse(attempt)
+        self._conclude(attempt, outcome_content({"released": {"reason": reason}}), None)
+        self._halt(attempt)
 
     def stop(self, attempt: Attempt, silent: bool) -> None:
         """Cancels a handler. It counts until it has really ended."""
@@ -302,6 +304,7 @@ class Attempts(Bridge):
     def _halt(self, attempt: Attempt) -> None:
         attempt.cancelled = True
         self.effects.refuse(attempt)
+        self.questions.refuse(attempt)
         if attempt.flow is not None:
             attempt.flow.wake()
         if attempt.runner is not None:
@@ -375,7 +378,7 @@ class Attempts(Bridge):
         elif attempt in self._stopping:
             self._stopping.remove(attempt)
         self.notes.forget(attempt)
-        self._figures.ended(attempt.handler, now - attempt.begun, now, failed)
+        self.figures.ended(attempt.handler, now - attempt.begun, now, failed)
         if not self.running and not self._stopping:
             self.idle.set()
 

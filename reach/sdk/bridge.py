@@ -23,6 +23,11 @@ class Bridge:
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._posting = False
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Where everything happens."""
+        return self._loop
+
     def on_loop(self) -> bool:
         """Whether the caller is on the loop's thread."""
         return threading.get_ident() == self._thread_id

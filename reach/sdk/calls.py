@@ -148,6 +148,8 @@ class Calls:
             attempts.offered([offer])
             return call
         call.put(endpoint_pb2.ExecuteResponse(accept=attempt_pb2.AttemptAccept(key=self._key(call))))
+        for given in offer.inputs:
+            attempts.questions.given(running, given)
         if running.flow is not None:
             items = running.flow.replay(0)
             running.flow.whole = running.flow.mute = items is None
@@ -155,6 +157,7 @@ class Calls:
                 self.put(item)
             running.flow.begin_again()
             call.replayed = running.flow.last
+        attempts.questions.say_again(running)
         return call
 
     @staticmethod
@@ -167,7 +170,7 @@ class Calls:
         for delta in response.deltas:
             if delta.attempt_sequence > call.replayed:
                 self._attempts.credited(call.key, call.number, size_in_bytes(content_of(delta.delta.payload)[1]))
-        if response.HasField("result"):
+        if response.HasField("result") and not response.result.HasField("waiting"):
             size = response.ByteSize()
             self._sent[call.key] = (call.number, size)
             self._sent_bytes += size

@@ -28,7 +28,7 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     # What we send is checked by item against the limit that the server states. What the server sends is bounded by
     # that limit too, which may be set higher than the default; this bound only keeps a broken peer from our memory.
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", 64 * _MIB + _MIB // 4),
+    ("grpc.max_receive_message_length", 66 * _MIB),
     # A connection of its own for each client and agent: one that does not read must not stop another (case A13).
     ("grpc.use_local_subchannel_pool", 1),
 )

@@ -8,14 +8,12 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Final, Self, TypeVar, Unpack
+from uuid import uuid4
 
-import grpc
-
-from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc
+from agentreach.v1 import dispatch_pb2
 from reach.core.model import TaskState
 from reach.errors import ReachError, Reason, Unavailable
 from reach.sdk.answers import Event, Result, TaskInfo, TextPiece
@@ -32,42 +30,16 @@ from reach.sdk.entries import (
     EventsEntry,
     OutcomeEntry,
 )
-from reach.sdk.payloads import Fields, checked_size
+from reach.sdk.handle import TaskHandle
+from reach.sdk.payloads import Fields, checked_size, payload_fields
 from reach.sdk.specs import Heads, TaskOptions, task_id_of, trace_content, unsendable
 from reach.sdk.tracing import current_trace
-from reach.wire.status import error_from_rpc
+from reach.sdk.unary import TIMEOUT_S, UnaryCalls
 
 E = TypeVar("E", bound=Entry)
 
 ITEM_MARGIN: Final = 252 << 10
 """Bytes that a task may have beside a payload of the largest size, so that it fits the server's largest message."""
-UNARY_TIMEOUT_S: Final = 10.0
-
-
-class TaskHandle:
-    """A task that was accepted."""
-
-    __slots__ = ("_client", "deduplicated", "state", "task_id", "warnings")
-
-    def __init__(self, client: Client, answer: dispatch_pb2.SubmitAcknowledgement) -> None:
-        self._client = client
-        self.task_id = answer.task_id
-        self.state = TaskState(answer.state)
-        """Where it stood when it was accepted."""
-        self.deduplicated = answer.deduplicated
-        """An earlier call brought it; its first answer comes again."""
-        self.warnings = tuple(answer.warnings)
-
-    def __repr__(self) -> str:
-        return f"TaskHandle({self.task_id!r}, {self.state.name})"
-
-    async def result(self, timeout: float | None = None) -> Result:
-        """Waits until it ends. Raises Timeout; the task goes on then."""
-        return await self._client.wait_for_result(self.task_id, timeout)
-
-    async def cancel(self, reason: str = "") -> TaskState:
-        """Cancels it."""
-        return await self._client.cancel(self.task_id, reason)
 
 
 class Client:
@@ -103,7 +75,7 @@ class Client:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._line: Line | None = None
         self._runner: asyncio.Task[None] | None = None
-        self._channel: grpc.aio.Channel | None = None
+        self._calls: UnaryCalls | None = None
 
     @property
     def address(self) -> str:
@@ -118,15 +90,15 @@ class Client:
 
     async def close(self) -> None:
         """Ends the stream. What waits gets Unavailable; tasks that were accepted go on."""
-        line, runner, channel = self._line, self._runner, self._channel
-        self._line = self._runner = self._channel = self._loop = None
+        line, runner, calls = self._line, self._runner, self._calls
+        self._line = self._runner = self._calls = self._loop = None
         if runner is not None:
             runner.cancel()
             await asyncio.wait({runner})
         if line is not None:
             line.fail_all(Unavailable("the client was closed", Reason.OWNER_UNAVAILABLE))
-        if channel is not None:
-            await channel.close()
+        if calls is not None:
+            await calls.close()
 
     async def send(
         self,
@@ -298,27 +270,36 @@ class Client:
             line.remove(entry)
         return state
 
-    async def get_task(self, task_id: str, *, timeout: float = UNARY_TIMEOUT_S) -> TaskInfo:
+    async def get_task(self, task_id: str, *, timeout: float = TIMEOUT_S) -> TaskInfo:
         """A task as the server sees it now. Raises InvalidRequest (TASK_NOT_FOUND)."""
+        answer = await self._unary("GetTask", dispatch_pb2.GetTaskRequest(task_id=task_id), timeout)
+        return TaskInfo(answer.task)
+
+    async def send_input(
+        self, task_id: str, value: Any = None, *, question: str = "", input_id: str = "",
+        timeout: float = TIMEOUT_S,
+    ) -> TaskState:  # fmt: skip
+        """Answers what a task asks that waits for input, and returns where the task stands.
+
+        `question`: the name of the one that is meant, as the `waiting` event said; empty: the one that is open. An
+        `input_id` counts once. Raises InvalidRequest: TASK_NOT_FOUND, WRONG_STATE (it asks nothing, or something else),
+        INPUT_ID_REUSED, PAYLOAD_TOO_LARGE.
+
+            >>> async for event in client.stream("book", "a table for two", agent_type="concierge"):
+            ...     if event.kind == "waiting":
+            ...         await client.send_input(event.task_id, input(event.text), question=event.question)
+        """
+        payload, _ = payload_fields(value)
+        fields: Fields = {"task_id": task_id, "payload": payload, "question": question}
+        request = dispatch_pb2.SendInputRequest(**fields, input_id=input_id or uuid4().hex)
+        answer = await self._unary("SendInput", request, timeout)
+        return TaskState(answer.state)
+
+    async def _unary(self, method: str, request: Any, timeout: float) -> Any:
         self._ready_line()
-        if self._channel is None:
-            self._channel = self._target.aio_channel()
-        stub = dispatch_pb2_grpc.DispatchServiceStub(self._channel)
-        end = asyncio.get_running_loop().time() + timeout
-        request = dispatch_pb2.GetTaskRequest(task_id=task_id)
-        while True:
-            left = end - asyncio.get_running_loop().time()
-            call = stub.GetTask(request, timeout=max(left, 0.001), metadata=self._target.metadata)
-            try:
-                return TaskInfo((await call).task)
-            except grpc.aio.AioRpcError as failure:
-                error = error_from_rpc(failure)
-                delay = random.uniform(0.05, 0.5)
-                if not isinstance(error, Unavailable) or left <= delay:
-                    raise error from None
-                await asyncio.sleep(delay)
-            finally:
-                call.cancel()
+        if self._calls is None:
+            self._calls = UnaryCalls(self._target)
+        return await self._calls.call(method, request, timeout)
 
     def _ready_line(self) -> Line:
         """The stream, opened if it is not. Raises RuntimeError in a forked child and on another loop."""

@@ -53,6 +53,12 @@ class Figures:
         if handler is not None:
             handler.inflight += 1
 
+    def paused(self, handler: Handler | None) -> None:
+        """An attempt waits for input and takes no slot; when it goes on, it has `begun` again."""
+        self.inflight -= 1
+        if handler is not None:
+            handler.inflight -= 1
+
     def ended(self, handler: Handler | None, took: float, now: float, failed: bool | None) -> None:
         """An attempt ended. `failed`: by a fault of ours; None: it says nothing about us."""
         self.inflight -= 1
@@ -72,7 +78,7 @@ class Figures:
         if self.failures and now - self.failed_at > FAILURE_MEMORY_S:
             self.failures = 0
         fields: Fields = {
-            "inflight": self.inflight,
+            "inflight": max(0, self.inflight),
             "queue_length": waiting,
             "max_concurrency": self.max_concurrency,
             "free_slots": max(0, self.max_concurrency - self.inflight),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from agentreach.v1 import attach_pb2, attempt_pb2, heartbeat_pb2
+from agentreach.v1 import attach_pb2, attempt_pb2, heartbeat_pb2, task_pb2
 from reach.core.model import Availability
 from reach.errors import Internal, InvalidRequest, ReachError, Reason
 from reach.sdk.attempts import Attempts
@@ -147,6 +147,9 @@ class Link:
             attempts.credited(_key(credit.key), credit.key.attempt, credit.bytes)
         for grant in frame.grants:
             attempts.granted(grant)
+        for said in frame.inputs:
+            given = task_pb2.TaskInput(input_id=said.input_id, question=said.question, payload=said.payload)
+            attempts.answered(_key(said.key), said.key.attempt, given)
         for ping in frame.pings:
             self._put(pongs=[{"link": ping.link, "nonce": ping.nonce}])
         for request in frame.handoffs:
@@ -189,7 +192,7 @@ class Link:
                 self.outcomes.refused(key, refusal.key.attempt, error)
             elif error.reason in _LOST:
                 self.attempts.stop(running, silent=True)
-            else:
+            elif not self.attempts.questions.refused(running, error):
                 log.warning("Agent-Reach refused an item of task %s: %s", key[1], error.message)
             return
         if not refusal.closed and self.connection.up:

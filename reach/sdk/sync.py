@@ -14,7 +14,8 @@ from typing import Any, Self, TypeVar, Unpack
 from reach.core.model import TaskState
 from reach.sdk.answers import Event, Result, TaskInfo, TextPiece
 from reach.sdk.channel import ForkGuard, TlsLike
-from reach.sdk.client import Client, TaskHandle
+from reach.sdk.client import Client
+from reach.sdk.handle import TaskHandle
 from reach.sdk.specs import TaskOptions
 
 T = TypeVar("T")
@@ -175,6 +176,12 @@ class SyncClient:
     def get_task(self, task_id: str, *, timeout: float = 10.0) -> TaskInfo:
         """As `Client.get_task`."""
         return self._run(self._client.get_task(task_id, timeout=timeout))
+
+    def send_input(
+        self, task_id: str, value: Any = None, *, question: str = "", input_id: str = "", timeout: float = 10.0
+    ) -> TaskState:
+        """As `Client.send_input`."""
+        return self._run(self._client.send_input(task_id, value, question=question, input_id=input_id, timeout=timeout))
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         try:

@@ -16,6 +16,7 @@ from reach.sdk.payloads import (
     payload_media_type,
     payload_text,
 )
+from reach.sdk.questions import Asking, Input, not_here
 
 if TYPE_CHECKING:
     from reach.sdk.attempts import Attempt, Attempts
@@ -51,7 +52,7 @@ class Task:
     each attempt: give it to stores that compare.
     """
 
-    __slots__ = ("_attempt", "_attempts", "_offer")
+    __slots__ = ("_asking", "_attempt", "_attempts", "_offer")
 
     def __init__(self, offer: attempt_pb2.Offer, attempt: Attempt, attempts: Attempts) -> None:
         self._offer = offer
@@ -184,6 +185,42 @@ class Task:
             return self._attempts.effects.begin(self._attempt, name)
         self._attempts.effects.begin_in_thread(self._attempt, name)
         return _Done()
+
+    async def ask(self, prompt: Any, *, auth: bool = False, name: str = "", timeout: float | None = None) -> Input:
+        """Asks the caller and waits for the answer; meanwhile the task takes no slot and its time stands still.
+
+        Args:
+            prompt: The question: text, bytes, or anything JSON can say; at most 64 KiB.
+            auth: Credentials are asked for.
+            name: Names the question within the task. An answer that an earlier attempt got to it comes at once. Empty:
+                known by its text, and how often that was asked. Name it, if you go on from a checkpoint.
+            timeout: Seconds until the task fails for want of an answer; None: as the server says (1 h).
+
+        Raises InvalidRequest (CANCELLED) if the attempt is over. Asked of a coroutine; threads use `ask_blocking`.
+
+            >>> answer = await task.ask("Pay 120 EUR?")
+            >>> if answer.text == "yes": ...
+        """
+        if not self._attempts.on_loop():
+            raise not_here("task.ask_blocking(...), which waits in its thread")
+        return await self._asks().ask(prompt, auth, name, timeout)
+
+    def ask_blocking(self, prompt: Any, *, auth: bool = False, name: str = "", timeout: float | None = None) -> Input:
+        """`ask` for handlers that run in a thread."""
+        if self._attempts.on_loop():
+            raise not_here("await task.ask(...)")
+        return self._attempts.questions.ask_in_thread(self._asks(), prompt, auth, name, timeout)
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The answers that attempts before this one got, oldest first."""
+        return tuple(map(Input, self._offer.inputs))
+
+    def _asks(self) -> Asking:
+        asking: Asking | None = getattr(self, "_asking", None)  # most never ask, and cost nothing
+        if asking is None:
+            asking = self._asking = Asking(self._attempt, self._attempts.questions, self._offer.inputs)
+        return asking
 
 
 class _Done:

@@ -41,10 +41,25 @@ class HandlerThreads:
         with self._lock:
             self._free -= 1
             if self._free < 0 and self._threads < self._limit:
-                self._threads += 1
-                self._free += 1
-                threading.Thread(target=self._serve, name=f"{self._name}-{self._threads}", daemon=True).start()
+                self._start()
         self._works.put((context or copy_context(), work))
+
+    def lend(self) -> None:
+        """One of the threads waits for something outside: another may work instead, until `take_back`."""
+        with self._lock:
+            self._limit += 1
+            if self._free < 0:
+                self._start()
+
+    def take_back(self) -> None:
+        """The thread goes on."""
+        with self._lock:
+            self._limit -= 1
+
+    def _start(self) -> None:
+        self._threads += 1
+        self._free += 1
+        threading.Thread(target=self._serve, name=f"{self._name}-{self._threads}", daemon=True).start()
 
     def close(self) -> None:
         """Lets the threads end when they have nothing more to do."""

@@ -14,7 +14,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from reach.core.rows import AgentRow, AttemptRow, ContextRow, FailureRow, OutboxRow, OutcomeRow, PinRow, TaskRow, Writes
+from reach.core.rows import (
+    AgentRow,
+    AttemptRow,
+    ContextRow,
+    FailureRow,
+    InputRow,
+    OutboxRow,
+    OutcomeRow,
+    PinRow,
+    QuestionRow,
+    TaskRow,
+    Writes,
+)
 
 
 class StoreError(Exception):
@@ -50,6 +62,10 @@ class StoredTask(NamedTuple):
     """Number of the attempt that was granted its effect; 0 if none."""
     checkpoint: bytes | None
     outcome: OutcomeRow | None
+    questions: tuple[QuestionRow, ...] = ()
+    """What its attempts asked, oldest first."""
+    inputs: tuple[InputRow, ...] = ()
+    """What was answered, in the order of the questions."""
 
 
 class Loaded(NamedTuple):

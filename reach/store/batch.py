@@ -6,7 +6,18 @@ from typing import Any, Final
 
 from reach.core.rows import ContextRow, PinRow, Writes
 
-_NAME_A_ROW: Final = ("tasks", "attempts", "failures", "outcomes", "reserves", "effects", "checkpoints", "outbox")
+_NAME_A_ROW: Final = (
+    "tasks",
+    "attempts",
+    "failures",
+    "outcomes",
+    "reserves",
+    "effects",
+    "checkpoints",
+    "questions",
+    "inputs",
+    "outbox",
+)
 
 
 def without(writes: Writes, rows: set[int]) -> Writes:

@@ -14,8 +14,10 @@ from reach.core.rows import (
     ContextRow,
     EffectRow,
     FailureRow,
+    InputRow,
     OutcomeRow,
     PinRow,
+    QuestionRow,
     TaskRow,
     Writes,
 )
@@ -26,13 +28,15 @@ from reach.store.batch import latest_contexts, latest_pins, without
 class _Record:
     """All that names one row, whether or not its task is known."""
 
-    __slots__ = ("attempts", "checkpoint", "effects", "failures", "outcome", "reserved", "task")
+    __slots__ = ("attempts", "checkpoint", "effects", "failures", "inputs", "outcome", "questions", "reserved", "task")
 
     def __init__(self) -> None:
         self.task: TaskRow | None = None
         self.attempts: dict[int, AttemptRow] = {}
         self.failures: dict[int, FailureRow] = {}
         self.effects: dict[int, EffectRow] = {}
+        self.questions: dict[tuple[int, int], QuestionRow] = {}
+        self.inputs: dict[int, InputRow] = {}
         self.reserved = 0
         self.checkpoint: CheckpointRow | None = None
         self.outcome: OutcomeRow | None = None
@@ -172,6 +176,10 @@ class MemoryJournal:
             self._record(failure.row).failures.setdefault(failure.number, failure)
         for effect in writes.effects:
             self._record(effect.row).effects.setdefault(effect.number, effect)
+        for question in writes.questions:
+            self._record(question.row).questions.setdefault((question.attempt, question.number), question)
+        for given in writes.inputs:
+            self._record(given.row).inputs.setdefault(given.number, given)
         for outcome in writes.outcomes:
             record = self._record(outcome.row)
             record.outcome = record.outcome or outcome
@@ -218,6 +226,8 @@ class MemoryJournal:
             max(record.effects, default=0),
             record.checkpoint.data if record.checkpoint else None,
             record.outcome,
+            tuple(record.questions[key] for key in sorted(record.questions)),
+            tuple(record.inputs[number] for number in sorted(record.inputs)),
         )
 
     def _matches(self, row: int, query: TaskQuery) -> bool:

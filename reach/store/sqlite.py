@@ -319,7 +319,7 @@ class SqliteJournal:
         with self._read() as db, sql.no_collection():
             tasks = [found for found in sql.read_tasks(db, list(rows)) if found.outcome is None]
             self._open.difference_update(rows.difference([found.task.row for found in tasks]))
-            tables = ("task", "outcome", "attempt", "failure", "reserve", "effect", "checkpoint")
+            tables = ("task", "outcome", "attempt", "failure", "reserve", "effect", "checkpoint", "question", "input")
             tops = " union all ".join(f"select max(row) from {table}" for table in tables)
             highest = max(top or 0 for (top,) in db.execute(tops))
             return Loaded(

@@ -17,7 +17,19 @@ from typing import Any, Final
 
 import msgspec
 
-from reach.core.rows import AgentRow, AttemptRow, ContextRow, FailureRow, OutboxRow, OutcomeRow, PinRow, TaskRow, Writes
+from reach.core.rows import (
+    AgentRow,
+    AttemptRow,
+    ContextRow,
+    FailureRow,
+    InputRow,
+    OutboxRow,
+    OutcomeRow,
+    PinRow,
+    QuestionRow,
+    TaskRow,
+    Writes,
+)
 from reach.store.base import StoredFact, StoredTask
 from reach.store.batch import latest_contexts, latest_pins
 
@@ -70,6 +82,8 @@ _OUTCOME: Final = (
 )
 _ATTEMPT: Final = "row, shard, number, instance_id, agent_id, generation, offered, reserved"
 _FAILURE: Final = "row, shard, number, ended, error_class, reason, message, retries, transfers, next_try"
+_QUESTION: Final = "row, shard, attempt, number, kind, media_type, content, name, asked, until"
+_INPUT: Final = "row, shard, number, input_id, question, media_type, content, given"
 _AGENT: Final = "tenant, instance_id, agent_type, boot_id, generation, stale_boots, registration, registered, revision"
 _PIN: Final = "shard, pool_tenant, agent_type, tenant, session, instance_id, expires, handoffs"
 _OUTBOX: Final = "shard, kind, lane, key, task, tenant, task_id, at, body"
@@ -81,6 +95,8 @@ ADD_OUTCOMES: Final = Statement(f"insert or ignore into outcome ({_OUTCOME}) val
 ADD_ATTEMPTS: Final = Statement(f"insert or ignore into attempt ({_ATTEMPT}) values", 8)
 ADD_FAILURES: Final = Statement(f"insert or ignore into failure ({_FAILURE}) values", 10)
 ADD_EFFECTS: Final = Statement("insert or ignore into effect (row, shard, number, effect, granted) values", 5)
+ADD_QUESTIONS: Final = Statement(f"insert or ignore into question ({_QUESTION}) values", 10)
+ADD_INPUTS: Final = Statement(f"insert or ignore into input ({_INPUT}) values", 8)
 ADD_OUTBOX: Final = Statement(f"insert or ignore into outbox ({_OUTBOX}) values", 9)
 # These have a latest one, and go forward only.
 SET_RESERVES: Final = Statement(
@@ -134,7 +150,7 @@ OWNERS_BY_HASH: Final = _among(
 DROP_KEYS: Final = Statement("delete from task_key where (hash, row) in (select * from (values", 2, "))")
 PURGED: Final = tuple(
     _among(f"delete from {table} where row")
-    for table in ("attempt", "failure", "reserve", "effect", "checkpoint", "outcome")
+    for table in ("attempt", "failure", "reserve", "effect", "checkpoint", "question", "input", "outcome")
 )
 DROP_TASKS: Final = _among("delete from task where row")
 
@@ -144,6 +160,8 @@ _FAILURES: Final = _among(f"select {_FAILURE} from failure where row", " order b
 _RESERVES: Final = _among("select row, reserved from reserve where row")
 _EFFECTS: Final = _among("select row, max(number) from effect where row", " group by row")
 _CHECKPOINTS: Final = _among("select row, data from checkpoint where row")
+_QUESTIONS: Final = _among(f"select {_QUESTION} from question where row", " order by row, attempt, number")
+_INPUTS: Final = _among(f"select {_INPUT} from input where row", " order by row, number")
 _OUTCOMES: Final = _among(f"select {_OUTCOME} from outcome where row")
 
 _packer: Final = msgspec.msgpack.Encoder()
@@ -187,6 +205,8 @@ def write_rows(db: sqlite3.Connection, writes: Writes) -> None:
         (SET_RESERVES, writes.reserves),
         (ADD_EFFECTS, writes.effects),
         (SET_CHECKPOINTS, writes.checkpoints),
+        (ADD_QUESTIONS, writes.questions),
+        (ADD_INPUTS, writes.inputs),
         (ADD_OUTBOX, writes.outbox),
         # An instance that goes and comes within one batch is there after it.
         (DROP_AGENTS, writes.agents_gone),
@@ -235,12 +255,13 @@ def read_tasks(db: sqlite3.Connection, rows: list[int]) -> list[StoredTask]:
     """Whole tasks, in order of their rows; rows that are not there are left out. Run it within one transaction."""
     found: list[StoredTask] = []
     rows = sorted(rows)
+    asked = bool(db.execute("select exists (select 1 from question) or exists (select 1 from input)").fetchone()[0])
     for start in range(0, len(rows), LARGEST):
-        found += _read_some(db, rows[start : start + LARGEST])
+        found += _read_some(db, rows[start : start + LARGEST], asked=asked)
     return found
 
 
-def _read_some(db: sqlite3.Connection, rows: list[int]) -> list[StoredTask]:
+def _read_some(db: sqlite3.Connection, rows: list[int], *, asked: bool) -> list[StoredTask]:
     tasks = {values[0]: TaskRow._make(values) for values in _TASKS.ask(db, rows)}
     rows = list(tasks)
     attempts: dict[int, list[AttemptRow]] = {}
@@ -258,6 +279,13 @@ def _read_some(db: sqlite3.Connection, rows: list[int]) -> list[StoredTask]:
     effects = dict(_EFFECTS.ask(db, rows))
     checkpoints = dict(_CHECKPOINTS.ask(db, rows))
     outcomes = {values[0]: _outcome(values) for values in _OUTCOMES.ask(db, rows)}
+    questions: dict[int, list[QuestionRow]] = {}
+    inputs: dict[int, list[InputRow]] = {}
+    if asked:
+        for values in _QUESTIONS.ask(db, rows):
+            questions.setdefault(values[0], []).append(QuestionRow._make(values))
+        for values in _INPUTS.ask(db, rows):
+            inputs.setdefault(values[0], []).append(InputRow._make(values))
     return [
         StoredTask(
             task,
@@ -267,6 +295,8 @@ def _read_some(db: sqlite3.Connection, rows: list[int]) -> list[StoredTask]:
             effects.get(row, 0),
             checkpoints.get(row),
             outcomes.get(row),
+            tuple(questions.get(row) or ()),
+            tuple(inputs.get(row) or ()),
         )
         for row, task in tasks.items()
     ]

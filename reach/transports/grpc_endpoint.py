@@ -17,8 +17,9 @@ from agentreach.v1 import attempt_pb2, endpoint_pb2
 from reach.core import events as ev
 from reach.core.effects import Welcome
 from reach.core.endpoint import Endpoint
-from reach.core.model import Fault, Instance, Task
+from reach.core.model import Fault, Instance, Task, TaskState
 from reach.core.pool import Pool
+from reach.core.questions import Input
 from reach.errors import ErrorClass, Reason
 from reach.runtime.reach_api import Reach
 from reach.transports.executions import GRACE_S, Execution
@@ -162,7 +163,8 @@ class DialledLink:
             self.cancel_there(name)
         for tenant, task_id, attempt, last in self.running if self._endpoint.rejoins else ():
             task = self._pool.tasks.get((tenant, task_id))
-            if (tenant, task_id, attempt) not in unknown and task is not None and task.attempt == attempt:
+            waits = task is not None and task.state is TaskState.WAITING
+            if (tenant, task_id, attempt) not in unknown and task is not None and task.attempt == attempt and not waits:
                 self._execute(task, "", 0 if (tenant, task_id, attempt) in effect.replay else last)
         self.running = []
 
@@ -206,6 +208,13 @@ class DialledLink:
 
     def grant(self, tenant: str, task_id: str, attempt: int, effect: str, fault: Fault | None) -> None:
         """See AgentLink. Dialled agents ask by a call of their own, which has the answer."""
+
+    def give_input(self, task: Task, given: Input) -> None:
+        """See AgentLink. The call that asked is over, or about to be: the attempt is called anew, with all answers."""
+        former = self._executions.pop((*task.key, task.attempt), None)
+        if former is not None:
+            former.abandon()
+        self._execute(task, "", task.attempt_sequence)
 
     def credit(self, tenant: str, task_id: str, attempt: int, count: int) -> None:
         """See AgentLink."""

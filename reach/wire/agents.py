@@ -9,11 +9,12 @@ from hashlib import blake2b
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from agentreach.v1 import agent_pb2, attempt_pb2, error_pb2, event_pb2
+from agentreach.v1 import agent_pb2, attempt_pb2, error_pb2, event_pb2, task_pb2
 from reach.core import events as ev
 from reach.core.documents import Document
 from reach.core.endpoint import Endpoint
 from reach.core.model import Availability, EffectKind, Fault, Instance, Profile
+from reach.core.questions import PROMPT_BYTES, Ask
 from reach.core.stream import Delta, Mode, size_in_bytes
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
 from reach.wire.addresses import read_address
@@ -338,7 +339,7 @@ def read_result(
     elif kind == "released":
         report.released = bounded_text(message.released.reason, NOTE_BYTES)
     elif kind == "waiting":
-        report.waiting = (message.waiting.waiting_for, *content_of(message.waiting.prompt))
+        report.waiting = _ask(message.waiting)
     else:
         report.fault = Fault(ErrorClass.INTERNAL, Reason.PROTOCOL_VIOLATION, "the agent's result has no outcome")
     if message.HasField("confidence") or message.usage or message.conflict_hint or message.executed_intent:
@@ -347,6 +348,21 @@ def read_result(
         names = {"entities": read_names(message.entities), "inferred": read_names(message.inferred)}
         report.extra = {**(report.extra or {}), **names}
     return report
+
+
+def _ask(message: task_pb2.Waiting) -> Ask:
+    """What an agent asks. Raises InvalidRequest."""
+    media_type, content = content_of(message.prompt)
+    check_id("waiting.prompt.media_type", media_type)
+    size = size_in_bytes(content)
+    if size > PROMPT_BYTES:
+        raise InvalidRequest(f"the question has {size} bytes, at most {PROMPT_BYTES} are allowed",
+                             Reason.PAYLOAD_TOO_LARGE, limit=str(PROMPT_BYTES))  # fmt: skip
+    kind = message.waiting_for or task_pb2.WAITING_FOR_INPUT
+    if kind not in task_pb2.WaitingFor.values():
+        raise invalid("waiting.waiting_for", f"has no value {kind}")
+    timeout_ms = duration_ms("waiting.timeout", message.timeout, least=1) if message.HasField("timeout") else None
+    return Ask(int(kind), media_type, content, check_id("waiting.question", message.question), timeout_ms)
 
 
 def _extra(message: attempt_pb2.AttemptResult) -> dict[str, Any]:

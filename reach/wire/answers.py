@@ -11,8 +11,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from agentreach.v1 import error_pb2, event_pb2, payload_pb2, task_pb2
 from reach.core.decision import Candidate, Verdict, candidates, dropped
 from reach.core.history import PastAttempt
-from reach.core.model import Content, Fault, Outcome, Task
-from reach.core.stream import Delta, Gap, Kind
+from reach.core.model import Content, Fault, Outcome, Task, TaskState
+from reach.core.questions import Question
+from reach.core.stream import Delta, Gap, Kind, size_in_bytes
 from reach.errors import Reason
 from reach.wire.status import METADATA_ENTRIES, bounded_metadata, bounded_text
 
@@ -165,6 +166,18 @@ def _retrying(message: event_pb2.TaskEvent, data: Fault) -> None:
     message.retrying.message = data.message
 
 
+def fill_waiting(message: task_pb2.Waiting, question: Question) -> None:
+    """Writes what an agent asks."""
+    message.waiting_for = question.ask.kind  # type: ignore[assignment]
+    message.question = question.ask.name
+    fill_payload(message.prompt, question.ask.media_type, question.ask.content)
+    message.until.CopyFrom(timestamp(question.until_wall_ms))
+
+
+def _input_given(message: event_pb2.TaskEvent, data: tuple[str, str]) -> None:
+    message.input_given.input_id, message.input_given.question = data
+
+
 _RARE: dict[int, Any] = {
     Kind.ACCEPTED: lambda message, data: message.accepted.SetInParent(),
     Kind.STARTED: _started,
@@ -174,6 +187,8 @@ _RARE: dict[int, Any] = {
     Kind.GAP: _gap,
     Kind.HANDOFF: _handoff,
     Kind.RETRYING: _retrying,
+    Kind.WAITING: lambda message, data: fill_waiting(message.waiting, data),
+    Kind.INPUT_GIVEN: _input_given,
 }
 
 
@@ -189,6 +204,8 @@ def event_size(kind: int, data: Any) -> int:
         return 96 + len(data.message)
     if kind == Kind.PROGRESS:
         return 96 + len(data[1])
+    if kind == Kind.WAITING:
+        return 192 + size_in_bytes(data.ask.content)
     return 96
 
 
@@ -237,6 +254,11 @@ def fill_task(message: task_pb2.Task, task: Task, *, full: bool, decisions: bool
     if task.pending_reason and task.outcome is None:
         message.pending_reason = task.pending_reason
     _fill_attempts(message, task, decisions=decisions)
+    if task.state is TaskState.WAITING and task.dialogue is not None:
+        fill_waiting(message.waiting, task.dialogue.question)
+        message.waiting_for = message.waiting.waiting_for
+        if not full:
+            message.waiting.ClearField("prompt")
     if task.outcome is not None:
         fill_result(message.result, task, task.outcome)
         message.ended_at.CopyFrom(timestamp(task.outcome.ended_wall_ms))

@@ -7,7 +7,9 @@ from typing import Any
 from agentreach.v1 import attempt_pb2
 from reach.core import events as ev
 from reach.core.model import Instance, Task
+from reach.core.questions import waited_ms
 from reach.wire.agents import HANDLE_BYTES, read_delta, read_key, read_progress
+from reach.wire.answers import fill_payload
 from reach.wire.encoding import limits_of
 from reach.wire.requests import check_id
 from reach.wire.webhooks import shown_to_agents
@@ -18,7 +20,7 @@ def offer_rest(task: Task, tenant: str, traceparent: str, context: bytes = b"") 
     `tenant`. `context`: the field that says what is known of its session. Hot: called for each attempt."""
     left = task.schedule_to_close_ms
     if left is not None and task.offered_ms != task.accepted_ms:
-        left = max(0, left + task.accepted_ms - task.offered_ms)
+        left = max(0, left + task.accepted_ms + waited_ms(task) - task.offered_ms)
     rest = limits_of(task.start_to_close_ms, left, task.silence_ms)
     if traceparent or task.attempt > 1 or task.tenant != tenant:
         rest += _seldom(task, tenant, traceparent)
@@ -34,6 +36,8 @@ def _seldom(task: Task, tenant: str, traceparent: str) -> bytes:
         offer.checkpoint = task.checkpoint
     if task.effect_granted and task.effect_granted != task.attempt:
         offer.effect_granted = True
+    if task.dialogue is not None and task.attempt > 1:
+        _fill_inputs(offer, task)
     if traceparent:
         offer.task.trace.traceparent = traceparent
     return offer.SerializeToString()
@@ -44,7 +48,16 @@ def offer_of(task: Task, tenant: str, traceparent: str, context: bytes = b"") ->
     offer = attempt_pb2.Offer(attempt=task.attempt, fencing_token=task.attempt)
     offer.task.MergeFromString(shown_to_agents(task) if task.announce else task.spec)
     offer.MergeFromString(offer_rest(task, tenant, traceparent, context))
+    if task.dialogue is not None and task.attempt == 1:  # it is offered again because it is answered
+        _fill_inputs(offer, task)
     return offer
+
+
+def _fill_inputs(offer: attempt_pb2.Offer, task: Task) -> None:
+    for given in task.dialogue.inputs:
+        fill_payload(
+            offer.inputs.add(input_id=given.input_id, question=given.question).payload, given.media_type, given.content
+        )
 
 
 def taken_up(instance: Instance, tenant: str, message: attempt_pb2.AttemptAccept) -> ev.TakenUp:

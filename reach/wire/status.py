@@ -117,6 +117,8 @@ TABLE: Final[Mapping[Reason, Row]] = {
     Reason.NO_TAGGED_AGENT: Row(_C.NOT_FOUND, _BAD),
     Reason.NO_TEXT_MATCH: Row(_C.NOT_FOUND, _BAD),
     Reason.SCHEMA_MISMATCH: Row(_C.INVALID_ARGUMENT, _BAD),
+    Reason.INPUT_ID_REUSED: Row(_C.ALREADY_EXISTS, _BAD),
+    Reason.INPUT_EXPIRED: Row(_C.DEADLINE_EXCEEDED, _LATE),
 }
 """Every reason, in the order of the contract; `error.proto` says the same in its comments and a test compares them."""
 

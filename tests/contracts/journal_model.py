@@ -5,7 +5,7 @@ from typing import Any
 from reach.core.rows import OutboxRow, OutcomeRow, TaskRow, Writes
 from reach.store.base import Loaded, StoredTask, TaskQuery
 
-OF_A_ROW = ("attempts", "failures", "outcomes", "reserves", "effects", "checkpoints")
+OF_A_ROW = ("attempts", "failures", "outcomes", "reserves", "effects", "checkpoints", "questions", "inputs")
 
 
 class ModelJournal:
@@ -84,7 +84,15 @@ class ModelJournal:
             max([0] + [item.number for item in self.of("effects", row)]),
             data,
             self.outcome(row),
+            self.questions(row),
+            tuple(self.firsts("inputs", row)),
         )
+
+    def questions(self, row: int) -> tuple[Any, ...]:
+        first: dict[tuple[int, int], Any] = {}
+        for item in self.of("questions", row):
+            first.setdefault((item.attempt, item.number), item)
+        return tuple(first[key] for key in sorted(first))
 
     def load(self) -> Loaded:
         tasks = sorted(task for task in self.told["tasks"] if self.outcome(task.row) is None)

@@ -9,10 +9,12 @@ from reach.core.rows import (
     ContextRow,
     EffectRow,
     FailureRow,
+    InputRow,
     OutboxDone,
     OutboxRow,
     OutcomeRow,
     PinRow,
+    QuestionRow,
     ReserveRow,
     TaskRow,
     Writes,
@@ -90,6 +92,15 @@ def effect(row: int, number: int = 1) -> EffectRow:
 
 def checkpoint(row: int, number: int = 1, data: bytes = b"half way") -> CheckpointRow:
     return CheckpointRow(row, row % 64, number, data)
+
+
+def question(row: int, attempt: int = 1, number: int = 1, **changes: Any) -> QuestionRow:
+    plain = QuestionRow(row, row % 64, attempt, number, 2, "text/plain", "May I?", "pay", 5_100_000, 8_700_000)
+    return plain._replace(**changes)
+
+
+def given(row: int, number: int = 1, **changes: Any) -> InputRow:
+    return InputRow(row, row % 64, number, f"in-{number}", "pay", "", b"\xffyes", 5_200_000)._replace(**changes)
 
 
 def agent(instance_id: str = "inst-1", revision: int = 1, tenant: str = "acme", **changes: Any) -> AgentRow:

@@ -31,8 +31,10 @@ from tests.contracts.journal_rows import (
     effect,
     fact,
     failure,
+    given,
     outcome,
     pin,
+    question,
     reserve,
     task,
     writes,
@@ -126,6 +128,19 @@ def test_everything_about_a_task_comes_back(kept):
         assert second.outcome == all_kinds.outcomes[0]
 
 
+def test_DLV_1_questions_and_answers_come_back_and_the_first_answer_counts(kept):
+    asked = [question(1), question(1, 1, 2, content=b"\x00?"), question(1, 2, 2, name="")]
+    answers = [given(1, 1), given(1, 2, content="no", media_type="text/plain")]
+    kept.journal.commit(writes(tasks=[task(1), task(2)], questions=asked, inputs=answers[:1]))
+    kept.journal.commit(writes(questions=asked[:1], inputs=[given(1, 1, input_id="late"), answers[1]]))
+    for journal in kept.before_and_after():
+        first = stored(journal, 1)
+        assert first.questions == tuple(asked)
+        assert first.inputs == tuple(answers)
+        assert stored(journal, 2).questions == ()
+        assert [one.questions for one in journal.load().tasks] == [tuple(asked), ()]
+
+
 @pytest.mark.parametrize("content", [None, "", b"", "text ü \x00 end", b"\x00\xff", "123", b"123", "🙂" * 1_000])
 def test_content_keeps_its_type(kept, content):
     kept.journal.commit(writes(tasks=[task(1)], outcomes=[outcome(1, content=content)]))
@@ -216,6 +231,8 @@ def test_a_taken_task_id_is_told_and_nothing_of_its_row_is_kept(kept):
             reserves=[reserve(2, 9_000), reserve(3, 9_000)],
             effects=[effect(2), effect(3)],
             checkpoints=[checkpoint(2), checkpoint(3)],
+            questions=[question(2)],
+            inputs=[given(2)],
             pins=[pin()],
         )
     )
@@ -551,6 +568,8 @@ def test_purge_leaves_nothing_of_a_task(kept):
         effects=[effect(1)],
         reserves=[reserve(1, 5_000)],
         checkpoints=[checkpoint(1)],
+        questions=[question(1)],
+        inputs=[given(1)],
     )
     kept.journal.commit(writes(tasks=[task(1)]))
     kept.journal.commit(all_kinds)
@@ -664,6 +683,10 @@ class Machine(RuleBasedStateMachine):
             batch.checkpoints.append(checkpoint(data.draw(old), data.draw(numbers), data.draw(st.binary(max_size=2))))
         for _ in range(data.draw(NUMBERS)):
             batch.effects.append(effect(data.draw(old), data.draw(numbers)))
+        for _ in range(data.draw(NUMBERS)):
+            batch.questions.append(question(data.draw(old), data.draw(numbers), data.draw(numbers)))
+        for _ in range(data.draw(NUMBERS)):
+            batch.inputs.append(given(data.draw(old), data.draw(numbers), input_id=data.draw(st.sampled_from("ab"))))
         self.send(batch)
 
     @rule(data=st.data())

@@ -7,6 +7,7 @@ from reach.core import effects as fx
 from reach.core import events as ev
 from reach.core.model import Fault, Instance, PoolKey, Profile, Requirement, Task, TaskState
 from reach.core.pool import Pool
+from reach.core.questions import Ask, Input
 from reach.core.queue import WaitQueue
 from reach.core.restore import restore_instance, restore_pin, restore_task
 from reach.core.retry import POLICIES
@@ -158,7 +159,9 @@ class Shell:
                                    row.accepted_wall_ms, row.reserved)  # fmt: skip
                 attempts.insert(0, first)
             failures = [one for one in rows.failures if one.row == row.row]
-            restore_task(self.pool, task, attempts, failures, turn)
+            questions = [one for one in rows.questions if one.row == row.row]
+            inputs = [one for one in rows.inputs if one.row == row.row]
+            restore_task(self.pool, task, attempts, failures, turn, questions, inputs)
             loaded.append(task)
         self._perform(turn)
         return loaded
@@ -243,6 +246,15 @@ class Shell:
 
     def ask_effect(self, task: Task, instance: Instance | None = None, attempt: int | None = None) -> list[Any]:
         return self.step(ev.EffectAsked(*self._name(task, instance, attempt), "pay"))
+
+    def ask(self, task: Task, text: str = "May I?", name: str = "", **fields: Any) -> list[Any]:
+        asked = Ask(1, "text/plain", text, name, fields.pop("timeout_ms", None))
+        return self.step(self.reported(task, waiting=asked, **fields))
+
+    def answer(self, task: Task, text: str = "yes", input_id: str = "", question: str = "") -> list[Any]:
+        self._names += 1
+        given = Input(input_id or f"i{self._names}", "", "text/plain", text)
+        return self.step(ev.InputCame(task.tenant, task.task_id, given, question, "reply"))
 
     def cancel(self, task: Task, reason: str = "") -> list[Any]:
         return self.step(ev.Cancelled(task.tenant, task.task_id, reason, "reply"))

@@ -177,10 +177,3 @@ def test_any_beat_renews_all_leases():
         shell.step(ev.Beat(one, {}))
     assert {task.state for task in tasks} == {TaskState.DELIVERED}
     assert {task.attempt for task in tasks} == {1}
-
-
-def test_a_task_that_asks_for_input_does_not_hang():
-    shell, _ = one_agent()
-    task = shell.submit()
-    shell.report(task, waiting=(1, "text/plain", "which one?"))
-    ended(task, TaskState.DEAD_LETTERED, Reason.NOT_IMPLEMENTED)

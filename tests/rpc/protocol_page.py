@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from reach.config.sections import Server
-from reach.core import stream
+from reach.core import questions, stream
 from reach.rpc import agent, callers, server
 from reach.rpc import services as rpc_services
 from reach.wire import agents, batcher, requests, status
@@ -73,6 +73,10 @@ def limits_table() -> str:
         ("registration", f"{_size(agents.REGISTRATION_BYTES)}, {agents.CAPABILITIES} capabilities", "`INVALID_FIELD`"),
         ("status of a beat", _size(agents.STATUS_BYTES), "figures per handler are left out"),
         ("checkpoint", _size(agents.CHECKPOINT_BYTES), "`PAYLOAD_TOO_LARGE`"),
+        ("question of an agent", _size(questions.PROMPT_BYTES), "`PAYLOAD_TOO_LARGE`"),
+        ("an answer to one / all of a task", f"{_size(questions.INPUT_BYTES)} / {_size(questions.INPUTS_BYTES)}",
+         "`PAYLOAD_TOO_LARGE`"),
+        ("questions of a task", str(questions.QUESTIONS), "the task is given up, `PROTOCOL_VIOLATION`"),
         ("note of progress, `conflict_hint`", _size(agents.NOTE_BYTES), "cut"),
         ("entries of `usage`; they must be finite", str(agents.FIGURES), "left out"),
         ("message of an `Error`", _size(status.MESSAGE_LIMIT), "cut with a mark"),

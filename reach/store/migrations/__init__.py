@@ -212,7 +212,36 @@ create table context (
 );
 """
 
-MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST), (2, _OUTBOX), (3, _CONTEXT))
+_QUESTIONS = """
+-- What attempts asked, and what they were answered. Large content last; it has no type, so text stays text.
+create table question (
+    row integer,
+    attempt integer,
+    number integer,
+    shard integer not null,
+    kind integer,
+    media_type text,
+    name text,
+    asked integer,                        -- milliseconds since the epoch
+    until integer,
+    content,
+    primary key (row, attempt, number)
+) without rowid;
+
+create table input (
+    row integer,
+    number integer,
+    shard integer not null,
+    input_id text,
+    question text,
+    media_type text,
+    given integer,
+    content,
+    primary key (row, number)
+) without rowid;
+"""
+
+MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST), (2, _OUTBOX), (3, _CONTEXT), (4, _QUESTIONS))
 """Oldest first."""
 
 NEWEST: Final = MIGRATIONS[-1][0]

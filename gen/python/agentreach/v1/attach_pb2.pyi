@@ -685,7 +685,9 @@ Global___Goodbye: _TypeAlias = Goodbye  # noqa: Y015
 
 @_typing.final
 class AttemptInput(_message.Message):
-    """Input for an attempt that waited."""
+    """Input for an attempt that waited: it has a slot again. Comes again after a new hello, so drop what answers no open
+    question.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -693,10 +695,13 @@ class AttemptInput(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     INPUT_ID_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    QUESTION_FIELD_NUMBER: _builtins.int
     link: _builtins.int
     """The link."""
     input_id: _builtins.str
     """Counts once."""
+    question: _builtins.str
+    """The question that it answers."""
     @_builtins.property
     def key(self) -> _attempt_pb2.AttemptKey:
         """Which attempt."""
@@ -712,10 +717,11 @@ class AttemptInput(_message.Message):
         key: _attempt_pb2.AttemptKey | None = ...,
         input_id: _builtins.str = ...,
         payload: _payload_pb2.Payload | None = ...,
+        question: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_id", b"input_id", "key", b"key", "link", b"link", "payload", b"payload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_id", b"input_id", "key", b"key", "link", b"link", "payload", b"payload", "question", b"question"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

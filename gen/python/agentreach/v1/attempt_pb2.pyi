@@ -264,6 +264,7 @@ class Offer(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     SESSION_CONTEXT_FIELD_NUMBER: _builtins.int
     EFFECT_GRANTED_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
     link: _builtins.int
     """Which link of the stream it is for; 0 outside of Attach."""
     attempt: _builtins.int
@@ -300,6 +301,10 @@ class Offer(_message.Message):
     def session_context(self) -> Global___SessionContext:
         """What is known of the conversation."""
 
+    @_builtins.property
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[_task_pb2.TaskInput]:
+        """Answers to questions of this attempt and of those before, oldest first; together at most 1 MiB."""
+
     def __init__(
         self,
         *,
@@ -315,10 +320,11 @@ class Offer(_message.Message):
         checkpoint: _builtins.bytes = ...,
         session_context: Global___SessionContext | None = ...,
         effect_granted: _builtins.bool = ...,
+        inputs: _abc.Iterable[_task_pb2.TaskInput] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease", "schedule_to_close", b"schedule_to_close", "session_context", b"session_context", "silence", b"silence", "start_to_close", b"start_to_close", "task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "checkpoint", b"checkpoint", "effect_granted", b"effect_granted", "fencing_token", b"fencing_token", "lease", b"lease", "link", b"link", "schedule_to_close", b"schedule_to_close", "session_context", b"session_context", "silence", b"silence", "start_to_close", b"start_to_close", "task", b"task", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "checkpoint", b"checkpoint", "effect_granted", b"effect_granted", "fencing_token", b"fencing_token", "inputs", b"inputs", "lease", b"lease", "link", b"link", "schedule_to_close", b"schedule_to_close", "session_context", b"session_context", "silence", b"silence", "start_to_close", b"start_to_close", "task", b"task", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -545,8 +551,11 @@ class AttemptResult(_message.Message):
         """The answer is what the deltas made."""
 
     @_builtins.property
-    def waiting(self) -> _event_pb2.Waiting:
-        """It needs something before it can go on."""
+    def waiting(self) -> _task_pb2.Waiting:
+        """It needs something before it can go on. Not an end: the attempt keeps its place at the instance, without a slot,
+        until the input comes. Name it in a hello as one that runs. One question at a time. An answer or an error ends the
+        attempt as ever, whether or not the question was answered.
+        """
 
     @_builtins.property
     def released(self) -> Global___Released:
@@ -578,7 +587,7 @@ class AttemptResult(_message.Message):
         output: _payload_pb2.Payload | None = ...,
         error: _error_pb2.Error | None = ...,
         folded: Global___Folded | None = ...,
-        waiting: _event_pb2.Waiting | None = ...,
+        waiting: _task_pb2.Waiting | None = ...,
         released: Global___Released | None = ...,
         confidence: _builtins.float | None = ...,
         conflict_hint: _builtins.str = ...,

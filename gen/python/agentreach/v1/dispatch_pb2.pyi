@@ -898,10 +898,15 @@ class SendInputRequest(_message.Message):
     TASK_ID_FIELD_NUMBER: _builtins.int
     INPUT_ID_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    QUESTION_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     """The task."""
     input_id: _builtins.str
-    """Chosen by the caller; the same one counts once."""
+    """Chosen by the caller, at most 256 bytes; the same one counts once. Empty: made by the server, and then a retry is
+    not told from a second answer.
+    """
+    question: _builtins.str
+    """The question that is meant, as `Waiting.question` says; empty: the one that is open."""
     @_builtins.property
     def payload(self) -> _payload_pb2.Payload:
         """The answer."""
@@ -912,10 +917,11 @@ class SendInputRequest(_message.Message):
         task_id: _builtins.str = ...,
         input_id: _builtins.str = ...,
         payload: _payload_pb2.Payload | None = ...,
+        question: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_id", b"input_id", "payload", b"payload", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_id", b"input_id", "payload", b"payload", "question", b"question", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -928,16 +934,24 @@ class SendInputResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STATE_FIELD_NUMBER: _builtins.int
+    REPEATED_INPUT_FIELD_NUMBER: _builtins.int
+    INPUT_ID_FIELD_NUMBER: _builtins.int
     state: _task_pb2.TaskState.ValueType
     """Where the task stands."""
+    repeated_input: _builtins.bool
+    """It was known already."""
+    input_id: _builtins.str
+    """The input, also where the server made the id."""
     def __init__(
         self,
         *,
         state: _task_pb2.TaskState.ValueType = ...,
+        repeated_input: _builtins.bool = ...,
+        input_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_id", b"input_id", "repeated_input", b"repeated_input", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -149,8 +149,9 @@ class DispatchServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SendInput(self, request, context):
-        """Answers what a WAITING task asked for. Safe to retry with the same input_id.
-        Errors: INVALID_FIELD, TASK_NOT_FOUND, WRONG_STATE.
+        """Answers what a WAITING task asked for. Safe to retry with the same input_id, also after the task went on.
+        Errors: INVALID_FIELD, PAYLOAD_TOO_LARGE (one input has at most 256 KiB, all of a task 1 MiB), TASK_NOT_FOUND,
+        INPUT_ID_REUSED, WRONG_STATE (it asks nothing now, or something else).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

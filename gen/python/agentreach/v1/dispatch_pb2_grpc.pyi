@@ -67,8 +67,9 @@ class DispatchServiceStub:
     Errors: INVALID_FIELD, TASK_NOT_FOUND.
     """
     SendInput: _grpc.UnaryUnaryMultiCallable[_dispatch_pb2.SendInputRequest, _dispatch_pb2.SendInputResponse]
-    """Answers what a WAITING task asked for. Safe to retry with the same input_id.
-    Errors: INVALID_FIELD, TASK_NOT_FOUND, WRONG_STATE.
+    """Answers what a WAITING task asked for. Safe to retry with the same input_id, also after the task went on.
+    Errors: INVALID_FIELD, PAYLOAD_TOO_LARGE (one input has at most 256 KiB, all of a task 1 MiB), TASK_NOT_FOUND,
+    INPUT_ID_REUSED, WRONG_STATE (it asks nothing now, or something else).
     """
     PreviewRoute: _grpc.UnaryUnaryMultiCallable[_dispatch_pb2.PreviewRouteRequest, _dispatch_pb2.PreviewRouteResponse]
     """Says where a task would go, by the code that would send it, without sending it. Safe to retry.
@@ -114,8 +115,9 @@ class DispatchServiceAsyncStub(DispatchServiceStub):
     Errors: INVALID_FIELD, TASK_NOT_FOUND.
     """
     SendInput: _aio.UnaryUnaryMultiCallable[_dispatch_pb2.SendInputRequest, _dispatch_pb2.SendInputResponse]  # type: ignore[assignment]
-    """Answers what a WAITING task asked for. Safe to retry with the same input_id.
-    Errors: INVALID_FIELD, TASK_NOT_FOUND, WRONG_STATE.
+    """Answers what a WAITING task asked for. Safe to retry with the same input_id, also after the task went on.
+    Errors: INVALID_FIELD, PAYLOAD_TOO_LARGE (one input has at most 256 KiB, all of a task 1 MiB), TASK_NOT_FOUND,
+    INPUT_ID_REUSED, WRONG_STATE (it asks nothing now, or something else).
     """
     PreviewRoute: _aio.UnaryUnaryMultiCallable[_dispatch_pb2.PreviewRouteRequest, _dispatch_pb2.PreviewRouteResponse]  # type: ignore[assignment]
     """Says where a task would go, by the code that would send it, without sending it. Safe to retry.
@@ -206,8 +208,9 @@ class DispatchServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _dispatch_pb2.SendInputRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_dispatch_pb2.SendInputResponse, _abc.Awaitable[_dispatch_pb2.SendInputResponse]]:
-        """Answers what a WAITING task asked for. Safe to retry with the same input_id.
-        Errors: INVALID_FIELD, TASK_NOT_FOUND, WRONG_STATE.
+        """Answers what a WAITING task asked for. Safe to retry with the same input_id, also after the task went on.
+        Errors: INVALID_FIELD, PAYLOAD_TOO_LARGE (one input has at most 256 KiB, all of a task 1 MiB), TASK_NOT_FOUND,
+        INPUT_ID_REUSED, WRONG_STATE (it asks nothing now, or something else).
         """
 
     @_abc_1.abstractmethod

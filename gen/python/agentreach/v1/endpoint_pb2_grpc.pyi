@@ -40,6 +40,8 @@ class AgentEndpointServiceStub:
     ends without an outcome is a failure of the agent. Its deadline is the attempt's, with 5 s to wind down.
     Called again for an attempt that runs or has ended only with the feature `rejoin`: the call joins it, and says its
     deltas from the first again, or, if some are no longer held, its whole output with the outcome.
+    A result `waiting` ends the call, not the attempt: when the input is there, Execute is called again for the same
+    attempt with all of `Offer.inputs`, whatever the features; deltas go on counting.
     Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere; before the first frame they say that it was not
     begun (UNAVAILABLE only with trailing metadata: without, it could be a broken connection). INVALID_ARGUMENT refuses
     the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are failures of the task;
@@ -67,6 +69,8 @@ class AgentEndpointServiceAsyncStub(AgentEndpointServiceStub):
     ends without an outcome is a failure of the agent. Its deadline is the attempt's, with 5 s to wind down.
     Called again for an attempt that runs or has ended only with the feature `rejoin`: the call joins it, and says its
     deltas from the first again, or, if some are no longer held, its whole output with the outcome.
+    A result `waiting` ends the call, not the attempt: when the input is there, Execute is called again for the same
+    attempt with all of `Offer.inputs`, whatever the features; deltas go on counting.
     Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere; before the first frame they say that it was not
     begun (UNAVAILABLE only with trailing metadata: without, it could be a broken connection). INVALID_ARGUMENT refuses
     the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are failures of the task;
@@ -97,6 +101,8 @@ class AgentEndpointServiceServicer(metaclass=_abc_1.ABCMeta):
         ends without an outcome is a failure of the agent. Its deadline is the attempt's, with 5 s to wind down.
         Called again for an attempt that runs or has ended only with the feature `rejoin`: the call joins it, and says its
         deltas from the first again, or, if some are no longer held, its whole output with the outcome.
+        A result `waiting` ends the call, not the attempt: when the input is there, Execute is called again for the same
+        attempt with all of `Offer.inputs`, whatever the features; deltas go on counting.
         Errors: UNAVAILABLE and RESOURCE_EXHAUSTED make us go elsewhere; before the first frame they say that it was not
         begun (UNAVAILABLE only with trailing metadata: without, it could be a broken connection). INVALID_ARGUMENT refuses
         the task; NOT_FOUND, FAILED_PRECONDITION, ALREADY_EXISTS and OUT_OF_RANGE are failures of the task;

@@ -166,6 +166,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """No capability fits the text well enough. NOT_FOUND."""
     ERROR_REASON_SCHEMA_MISMATCH: _ErrorReason.ValueType  # 54
     """The payload does not fit the schema of the capability's parameters; the message names the place. INVALID_ARGUMENT."""
+    ERROR_REASON_INPUT_ID_REUSED: _ErrorReason.ValueType  # 60
+    """The same input id was used for another answer. ALREADY_EXISTS."""
+    ERROR_REASON_INPUT_EXPIRED: _ErrorReason.ValueType  # 61
+    """Nobody answered the agent's question in time. DEADLINE_EXCEEDED."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why something was refused or failed. gRPC statuses carry the name without its prefix in
@@ -272,6 +276,10 @@ ERROR_REASON_NO_TEXT_MATCH: ErrorReason.ValueType  # 53
 """No capability fits the text well enough. NOT_FOUND."""
 ERROR_REASON_SCHEMA_MISMATCH: ErrorReason.ValueType  # 54
 """The payload does not fit the schema of the capability's parameters; the message names the place. INVALID_ARGUMENT."""
+ERROR_REASON_INPUT_ID_REUSED: ErrorReason.ValueType  # 60
+"""The same input id was used for another answer. ALREADY_EXISTS."""
+ERROR_REASON_INPUT_EXPIRED: ErrorReason.ValueType  # 61
+"""Nobody answered the agent's question in time. DEADLINE_EXCEEDED."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

@@ -27,37 +27,37 @@ from agentreach.v1 import task_pb2 as agentreach_dot_v1_dot_task__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61gentreach/v1/event.proto\x12\ragentreach.v1\x1a\x1b\x61gentreach/v1/payload.proto\x1a\x18\x61gentreach/v1/task.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x04\n\tTaskEvent\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x08\x61\x63\x63\x65pted\x18\x05 \x01(\x0b\x32\x17.agentreach.v1.AcceptedH\x00\x12)\n\x07started\x18\x06 \x01(\x0b\x32\x16.agentreach.v1.StartedH\x00\x12%\n\x05\x64\x65lta\x18\x07 \x01(\x0b\x32\x14.agentreach.v1.DeltaH\x00\x12+\n\x08progress\x18\x08 \x01(\x0b\x32\x17.agentreach.v1.ProgressH\x00\x12\x34\n\rattempt_reset\x18\t \x01(\x0b\x32\x1b.agentreach.v1.AttemptResetH\x00\x12)\n\x08\x63omplete\x18\n \x01(\x0b\x32\x15.agentreach.v1.ResultH\x00\x12)\n\x07resumed\x18\x0b \x01(\x0b\x32\x16.agentreach.v1.ResumedH\x00\x12!\n\x03gap\x18\x0c \x01(\x0b\x32\x12.agentreach.v1.GapH\x00\x12)\n\x07handoff\x18\r \x01(\x0b\x32\x16.agentreach.v1.HandoffH\x00\x12+\n\x08\x64\x65graded\x18\x0e \x01(\x0b\x32\x17.agentreach.v1.DegradedH\x00\x12+\n\x08retrying\x18\x0f \x01(\x0b\x32\x17.agentreach.v1.RetryingH\x00\x12)\n\x07waiting\x18\x10 \x01(\x0b\x32\x16.agentreach.v1.WaitingH\x00\x42\x06\n\x04kind\"2\n\x08\x41\x63\x63\x65pted\x12\x14\n\x0c\x64\x65\x64uplicated\x18\x01 \x01(\x08\x12\x10\n\x08warnings\x18\x02 \x03(\t\"0\n\x07Started\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\"i\n\x05\x44\x65lta\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12&\n\x04mode\x18\x02 \x01(\x0e\x32\x18.agentreach.v1.DeltaMode\x12\'\n\x07payload\x18\x03 \x01(\x0b\x32\x16.agentreach.v1.Payload\"<\n\x08Progress\x12\x15\n\x08\x66raction\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04note\x18\x02 \x01(\tB\x0b\n\t_fraction\"+\n\x0c\x41ttemptReset\x12\x1b\n\x13keep_up_to_sequence\x18\x01 \x01(\x04\"!\n\x07Resumed\x12\x16\n\x0e\x61\x66ter_sequence\x18\x01 \x01(\x04\"Y\n\x03Gap\x12\x15\n\rfrom_sequence\x18\x01 \x01(\x04\x12\x13\n\x0bto_sequence\x18\x02 \x01(\x04\x12&\n\x08snapshot\x18\x03 \x03(\x0b\x32\x14.agentreach.v1.Delta\";\n\x07Handoff\x12\x18\n\x10\x66rom_instance_id\x18\x01 \x01(\t\x12\x16\n\x0eto_instance_id\x18\x02 \x01(\t\"U\n\x08\x44\x65graded\x12\r\n\x05level\x18\x01 \x01(\r\x12\x14\n\x0c\x61sked_intent\x18\x02 \x01(\t\x12\x17\n\x0f\x65xecuted_intent\x18\x03 \x01(\t\x12\x0b\n\x03why\x18\x04 \x01(\t\"+\n\x08Retrying\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"a\n\x07Waiting\x12.\n\x0bwaiting_for\x18\x01 \x01(\x0e\x32\x19.agentreach.v1.WaitingFor\x12&\n\x06prompt\x18\x02 \x01(\x0b\x32\x16.agentreach.v1.Payload*V\n\tDeltaMode\x12\x1a\n\x16\x44\x45LTA_MODE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x45LTA_MODE_APPEND\x10\x01\x12\x16\n\x12\x44\x45LTA_MODE_REPLACE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61gentreach/v1/event.proto\x12\ragentreach.v1\x1a\x1b\x61gentreach/v1/payload.proto\x1a\x18\x61gentreach/v1/task.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xae\x05\n\tTaskEvent\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x08\x61\x63\x63\x65pted\x18\x05 \x01(\x0b\x32\x17.agentreach.v1.AcceptedH\x00\x12)\n\x07started\x18\x06 \x01(\x0b\x32\x16.agentreach.v1.StartedH\x00\x12%\n\x05\x64\x65lta\x18\x07 \x01(\x0b\x32\x14.agentreach.v1.DeltaH\x00\x12+\n\x08progress\x18\x08 \x01(\x0b\x32\x17.agentreach.v1.ProgressH\x00\x12\x34\n\rattempt_reset\x18\t \x01(\x0b\x32\x1b.agentreach.v1.AttemptResetH\x00\x12)\n\x08\x63omplete\x18\n \x01(\x0b\x32\x15.agentreach.v1.ResultH\x00\x12)\n\x07resumed\x18\x0b \x01(\x0b\x32\x16.agentreach.v1.ResumedH\x00\x12!\n\x03gap\x18\x0c \x01(\x0b\x32\x12.agentreach.v1.GapH\x00\x12)\n\x07handoff\x18\r \x01(\x0b\x32\x16.agentreach.v1.HandoffH\x00\x12+\n\x08\x64\x65graded\x18\x0e \x01(\x0b\x32\x17.agentreach.v1.DegradedH\x00\x12+\n\x08retrying\x18\x0f \x01(\x0b\x32\x17.agentreach.v1.RetryingH\x00\x12)\n\x07waiting\x18\x10 \x01(\x0b\x32\x16.agentreach.v1.WaitingH\x00\x12\x30\n\x0binput_given\x18\x11 \x01(\x0b\x32\x19.agentreach.v1.InputGivenH\x00\x42\x06\n\x04kind\"2\n\x08\x41\x63\x63\x65pted\x12\x14\n\x0c\x64\x65\x64uplicated\x18\x01 \x01(\x08\x12\x10\n\x08warnings\x18\x02 \x03(\t\"0\n\x07Started\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\"i\n\x05\x44\x65lta\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12&\n\x04mode\x18\x02 \x01(\x0e\x32\x18.agentreach.v1.DeltaMode\x12\'\n\x07payload\x18\x03 \x01(\x0b\x32\x16.agentreach.v1.Payload\"<\n\x08Progress\x12\x15\n\x08\x66raction\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04note\x18\x02 \x01(\tB\x0b\n\t_fraction\"+\n\x0c\x41ttemptReset\x12\x1b\n\x13keep_up_to_sequence\x18\x01 \x01(\x04\"!\n\x07Resumed\x12\x16\n\x0e\x61\x66ter_sequence\x18\x01 \x01(\x04\"Y\n\x03Gap\x12\x15\n\rfrom_sequence\x18\x01 \x01(\x04\x12\x13\n\x0bto_sequence\x18\x02 \x01(\x04\x12&\n\x08snapshot\x18\x03 \x03(\x0b\x32\x14.agentreach.v1.Delta\";\n\x07Handoff\x12\x18\n\x10\x66rom_instance_id\x18\x01 \x01(\t\x12\x16\n\x0eto_instance_id\x18\x02 \x01(\t\"U\n\x08\x44\x65graded\x12\r\n\x05level\x18\x01 \x01(\r\x12\x14\n\x0c\x61sked_intent\x18\x02 \x01(\t\x12\x17\n\x0f\x65xecuted_intent\x18\x03 \x01(\t\x12\x0b\n\x03why\x18\x04 \x01(\t\"+\n\x08Retrying\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"0\n\nInputGiven\x12\x10\n\x08input_id\x18\x01 \x01(\t\x12\x10\n\x08question\x18\x02 \x01(\t*V\n\tDeltaMode\x12\x1a\n\x16\x44\x45LTA_MODE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x44\x45LTA_MODE_APPEND\x10\x01\x12\x16\n\x12\x44\x45LTA_MODE_REPLACE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agentreach.v1.event_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DELTAMODE']._serialized_start=1505
-  _globals['_DELTAMODE']._serialized_end=1591
+  _globals['_DELTAMODE']._serialized_start=1506
+  _globals['_DELTAMODE']._serialized_end=1592
   _globals['_TASKEVENT']._serialized_start=133
-  _globals['_TASKEVENT']._serialized_end=769
-  _globals['_ACCEPTED']._serialized_start=771
-  _globals['_ACCEPTED']._serialized_end=821
-  _globals['_STARTED']._serialized_start=823
-  _globals['_STARTED']._serialized_end=871
-  _globals['_DELTA']._serialized_start=873
-  _globals['_DELTA']._serialized_end=978
-  _globals['_PROGRESS']._serialized_start=980
-  _globals['_PROGRESS']._serialized_end=1040
-  _globals['_ATTEMPTRESET']._serialized_start=1042
-  _globals['_ATTEMPTRESET']._serialized_end=1085
-  _globals['_RESUMED']._serialized_start=1087
-  _globals['_RESUMED']._serialized_end=1120
-  _globals['_GAP']._serialized_start=1122
-  _globals['_GAP']._serialized_end=1211
-  _globals['_HANDOFF']._serialized_start=1213
-  _globals['_HANDOFF']._serialized_end=1272
-  _globals['_DEGRADED']._serialized_start=1274
-  _globals['_DEGRADED']._serialized_end=1359
-  _globals['_RETRYING']._serialized_start=1361
-  _globals['_RETRYING']._serialized_end=1404
-  _globals['_WAITING']._serialized_start=1406
-  _globals['_WAITING']._serialized_end=1503
+  _globals['_TASKEVENT']._serialized_end=819
+  _globals['_ACCEPTED']._serialized_start=821
+  _globals['_ACCEPTED']._serialized_end=871
+  _globals['_STARTED']._serialized_start=873
+  _globals['_STARTED']._serialized_end=921
+  _globals['_DELTA']._serialized_start=923
+  _globals['_DELTA']._serialized_end=1028
+  _globals['_PROGRESS']._serialized_start=1030
+  _globals['_PROGRESS']._serialized_end=1090
+  _globals['_ATTEMPTRESET']._serialized_start=1092
+  _globals['_ATTEMPTRESET']._serialized_end=1135
+  _globals['_RESUMED']._serialized_start=1137
+  _globals['_RESUMED']._serialized_end=1170
+  _globals['_GAP']._serialized_start=1172
+  _globals['_GAP']._serialized_end=1261
+  _globals['_HANDOFF']._serialized_start=1263
+  _globals['_HANDOFF']._serialized_end=1322
+  _globals['_DEGRADED']._serialized_start=1324
+  _globals['_DEGRADED']._serialized_end=1409
+  _globals['_RETRYING']._serialized_start=1411
+  _globals['_RETRYING']._serialized_end=1454
+  _globals['_INPUTGIVEN']._serialized_start=1456
+  _globals['_INPUTGIVEN']._serialized_end=1504
 # @@protoc_insertion_point(module_scope)

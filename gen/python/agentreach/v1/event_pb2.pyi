@@ -68,6 +68,7 @@ class TaskEvent(_message.Message):
     DEGRADED_FIELD_NUMBER: _builtins.int
     RETRYING_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    INPUT_GIVEN_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     """The task."""
     sequence: _builtins.int
@@ -123,8 +124,12 @@ class TaskEvent(_message.Message):
         """The attempt failed and the task will be tried again."""
 
     @_builtins.property
-    def waiting(self) -> Global___Waiting:
+    def waiting(self) -> _task_pb2.Waiting:
         """The agent asks for something."""
+
+    @_builtins.property
+    def input_given(self) -> Global___InputGiven:
+        """Somebody answered what the agent asked."""
 
     def __init__(
         self,
@@ -144,13 +149,14 @@ class TaskEvent(_message.Message):
         handoff: Global___Handoff | None = ...,
         degraded: Global___Degraded | None = ...,
         retrying: Global___Retrying | None = ...,
-        waiting: Global___Waiting | None = ...,
+        waiting: _task_pb2.Waiting | None = ...,
+        input_given: Global___InputGiven | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "attempt_reset", b"attempt_reset", "complete", b"complete", "degraded", b"degraded", "delta", b"delta", "gap", b"gap", "handoff", b"handoff", "kind", b"kind", "progress", b"progress", "resumed", b"resumed", "retrying", b"retrying", "started", b"started", "time", b"time", "waiting", b"waiting"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "attempt_reset", b"attempt_reset", "complete", b"complete", "degraded", b"degraded", "delta", b"delta", "gap", b"gap", "handoff", b"handoff", "input_given", b"input_given", "kind", b"kind", "progress", b"progress", "resumed", b"resumed", "retrying", b"retrying", "started", b"started", "time", b"time", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "attempt", b"attempt", "attempt_reset", b"attempt_reset", "complete", b"complete", "degraded", b"degraded", "delta", b"delta", "gap", b"gap", "handoff", b"handoff", "kind", b"kind", "progress", b"progress", "resumed", b"resumed", "retrying", b"retrying", "sequence", b"sequence", "started", b"started", "task_id", b"task_id", "time", b"time", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "attempt", b"attempt", "attempt_reset", b"attempt_reset", "complete", b"complete", "degraded", b"degraded", "delta", b"delta", "gap", b"gap", "handoff", b"handoff", "input_given", b"input_given", "kind", b"kind", "progress", b"progress", "resumed", b"resumed", "retrying", b"retrying", "sequence", b"sequence", "started", b"started", "task_id", b"task_id", "time", b"time", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["accepted", "started", "delta", "progress", "attempt_reset", "complete", "resumed", "gap", "handoff", "degraded", "retrying", "waiting"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["accepted", "started", "delta", "progress", "attempt_reset", "complete", "resumed", "gap", "handoff", "degraded", "retrying", "waiting", "input_given"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -436,29 +442,27 @@ class Retrying(_message.Message):
 Global___Retrying: _TypeAlias = Retrying  # noqa: Y015
 
 @_typing.final
-class Waiting(_message.Message):
-    """The agent asks for something before it can go on."""
+class InputGiven(_message.Message):
+    """The question is answered; the agent goes on as soon as it has a slot."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    WAITING_FOR_FIELD_NUMBER: _builtins.int
-    PROMPT_FIELD_NUMBER: _builtins.int
-    waiting_for: _task_pb2.WaitingFor.ValueType
-    """What kind."""
-    @_builtins.property
-    def prompt(self) -> _payload_pb2.Payload:
-        """The question."""
-
+    INPUT_ID_FIELD_NUMBER: _builtins.int
+    QUESTION_FIELD_NUMBER: _builtins.int
+    input_id: _builtins.str
+    """As the caller named it."""
+    question: _builtins.str
+    """The question, as the agent named it."""
     def __init__(
         self,
         *,
-        waiting_for: _task_pb2.WaitingFor.ValueType = ...,
-        prompt: _payload_pb2.Payload | None = ...,
+        input_id: _builtins.str = ...,
+        question: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_id", b"input_id", "question", b"question"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Waiting: _TypeAlias = Waiting  # noqa: Y015
+Global___InputGiven: _TypeAlias = InputGiven  # noqa: Y015

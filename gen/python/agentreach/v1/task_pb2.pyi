@@ -176,6 +176,84 @@ TASK_VIEW_FULL: TaskView.ValueType  # 2
 Global___TaskView: _TypeAlias = TaskView  # noqa: Y015
 
 @_typing.final
+class Waiting(_message.Message):
+    """What an agent asks for before it can go on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAITING_FOR_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    QUESTION_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    waiting_for: Global___WaitingFor.ValueType
+    """What kind."""
+    question: _builtins.str
+    """Names the question within the task, so that it counts once however often it is said, and an answer that is kept
+    finds it again in a later attempt. At most 256 bytes; empty: told apart by order only.
+    """
+    @_builtins.property
+    def prompt(self) -> _payload_pb2.Payload:
+        """The question; at most 64 KiB."""
+
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """From the agent: how long the answer may take; absent, or longer than the server's limit (1 h): the server's limit."""
+
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """From the server: until when, by the store's clock."""
+
+    def __init__(
+        self,
+        *,
+        waiting_for: Global___WaitingFor.ValueType = ...,
+        prompt: _payload_pb2.Payload | None = ...,
+        question: _builtins.str = ...,
+        timeout: _duration_pb2.Duration | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "timeout", b"timeout", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "question", b"question", "timeout", b"timeout", "until", b"until", "waiting_for", b"waiting_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Waiting: _TypeAlias = Waiting  # noqa: Y015
+
+@_typing.final
+class TaskInput(_message.Message):
+    """An answer to a question of an agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INPUT_ID_FIELD_NUMBER: _builtins.int
+    QUESTION_FIELD_NUMBER: _builtins.int
+    PAYLOAD_FIELD_NUMBER: _builtins.int
+    input_id: _builtins.str
+    """Chosen by the caller."""
+    question: _builtins.str
+    """The question that it answers, as the agent named it."""
+    @_builtins.property
+    def payload(self) -> _payload_pb2.Payload:
+        """The answer."""
+
+    def __init__(
+        self,
+        *,
+        input_id: _builtins.str = ...,
+        question: _builtins.str = ...,
+        payload: _payload_pb2.Payload | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["input_id", b"input_id", "payload", b"payload", "question", b"question"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaskInput: _TypeAlias = TaskInput  # noqa: Y015
+
+@_typing.final
 class Selector(_message.Message):
     """Which agents may take a task. All given parts must match."""
 
@@ -892,6 +970,7 @@ class Task(_message.Message):
     PENDING_REASON_FIELD_NUMBER: _builtins.int
     LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
     WAKE_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     state: Global___TaskState.ValueType
     """Where it stands."""
     waiting_for: Global___WaitingFor.ValueType
@@ -926,6 +1005,10 @@ class Task(_message.Message):
     def ended_at(self) -> _timestamp_pb2.Timestamp:
         """When it ended."""
 
+    @_builtins.property
+    def waiting(self) -> Global___Waiting:
+        """What the agent asks for; set only in state WAITING."""
+
     def __init__(
         self,
         *,
@@ -940,10 +1023,11 @@ class Task(_message.Message):
         pending_reason: _builtins.str = ...,
         last_sequence: _builtins.int = ...,
         wake: _builtins.str = ...,
+        waiting: Global___Waiting | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "result", b"result", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "ended_at", b"ended_at", "result", b"result", "spec", b"spec", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempts", b"attempts", "ended_at", b"ended_at", "last_sequence", b"last_sequence", "pending_reason", b"pending_reason", "pool", b"pool", "result", b"result", "spec", b"spec", "state", b"state", "waiting_for", b"waiting_for", "wake", b"wake"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_at", b"accepted_at", "attempts", b"attempts", "ended_at", b"ended_at", "last_sequence", b"last_sequence", "pending_reason", b"pending_reason", "pool", b"pool", "result", b"result", "spec", b"spec", "state", b"state", "waiting", b"waiting", "waiting_for", b"waiting_for", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
