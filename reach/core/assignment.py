@@ -302,6 +302,7 @@ class Assignment:
                     instance.generation,
                     turn.wall_ms,
                     task.reserved,
+                    task.decision,
                 )
             )
         if task.effects is EffectKind.IRREVERSIBLE:

@@ -75,11 +75,10 @@ class Candidate(NamedTuple):
 
 def candidates(verdict: Verdict) -> list[Candidate]:
     """The instances that a decision looked at, the chosen one first, then by score."""
-    rows = []
-    for instance, held, known in zip(verdict.looked, verdict.loads, verdict.known, strict=True):
-        load = load_ratio(held, instance.max_concurrency)
-        signals = told(verdict.policy, known, load, instance, verdict.static.requirement)
-        rows.append(Candidate(instance, score_of(verdict.policy, signals, instance, load), signals, ""))
+    rows = [
+        _candidate(verdict, instance, held, "", known)
+        for instance, held, known in zip(verdict.looked, verdict.loads, verdict.known, strict=True)
+    ]
     rows.sort(key=lambda row: (row.instance is not verdict.chosen, -row.score, row.instance.instance_id))
     return rows
 
@@ -94,35 +93,53 @@ def dropped(verdict: Verdict) -> dict[str, int]:
 
 def candidate_of(verdict: Verdict, instance: Instance, drop_reason: str, known: tuple[float, ...]) -> Candidate:
     """Any instance as the decision of a task would tell it, with its load now."""
-    load = load_ratio(instance.inflight + instance.foreign, instance.max_concurrency)
-    signals = told(verdict.policy, known, load, instance, verdict.static.requirement)
-    return Candidate(instance, score_of(verdict.policy, signals, instance, load), signals, drop_reason)
+    return _candidate(verdict, instance, instance.inflight + instance.foreign, drop_reason, known)
 
 
-def told(
-    policy: Policy, known: Iterable[float], load: float, instance: Instance, requirement: Requirement
-) -> dict[str, float]:
-    """The signals of an instance by name, with those of its load and of the task."""
+def _candidate(
+    verdict: Verdict, instance: Instance, held: int, drop_reason: str, known: tuple[float, ...]
+) -> Candidate:
+    slots, policy = instance.max_concurrency, verdict.policy
+    signals = told(policy, known, load_ratio(held, slots), of_the_task(verdict, instance))
+    return Candidate(instance, score_of(policy, signals, held, slots, instance.weight), signals, drop_reason)
+
+
+def of_the_task(verdict: Verdict, instance: Instance) -> dict[str, float]:
+    """The signals that come from what the task asks for, as far as the policy weighs them."""
+    names = OF_THE_TASK.intersection(verdict.policy.weights)
+    return {name: task_signal(name, verdict.static.requirement, instance) for name in names}
+
+
+def told(policy: Policy, known: Iterable[float], load: float, asked: dict[str, float]) -> dict[str, float]:
+    """The signals of an instance by name, with those of its load and of the task (`asked`)."""
     signals = {name: value for (name, _), value in zip(policy.read, known, strict=False)}
     for name in policy.weights:
         if name == "capacity":
             signals[name] = 1.0 - load
         elif name == "load":
             signals[name] = load
-        elif name in OF_THE_TASK:
-            signals[name] = task_signal(name, requirement, instance)
+        elif name in asked:
+            signals[name] = asked[name]
     if not signals:
         signals["load"] = load
     return signals
 
 
-def score_of(policy: Policy, signals: dict[str, float], instance: Instance, load: float) -> float:
-    """A score from its signals, from scratch: what the index keeps in parts must come to the same."""
+def score_of(policy: Policy, signals: dict[str, float], held: int, slots: int, weight: int) -> float:
+    """A score from its signals, from scratch: what the index keeps in parts must come to the same.
+
+    Args:
+        policy: What is weighed.
+        signals: By name.
+        held: Slots in use of the instance.
+        slots: All its slots.
+        weight: The instance's.
+    """
     if policy.way is Way.PRODUCT:
         product = 1.0
         for name in policy.weights:
             product *= signals[name]
         return product
     if policy.way is Way.LEAST_CONNECTIONS:
-        return 1.0 / (1.0 + load * instance.max_concurrency / instance.weight)
-    return sum(weight * signals[name] for name, weight in policy.weights.items())
+        return 1.0 / (1.0 + load_ratio(held, slots) * slots / weight)
+    return sum(share * signals[name] for name, share in policy.weights.items())

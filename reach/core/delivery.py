@@ -95,6 +95,7 @@ class Delivery:
             task.instance_id,
             instance.agent_id if instance is not None else "",
             instance.generation if instance is not None else 0,
+            task.decision if task.attempt else None,
         )
 
     def _accept_again(self, known: Task, task: Task, reader: Reader, turn: Turn) -> None:

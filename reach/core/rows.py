@@ -1,13 +1,17 @@
 """What a pool asks to have written: rows by kind, for one group commit.
 
-Rows are snapshots: they hold values, never a live object, because another thread writes them.
+Rows are snapshots: they hold values, never a live object, because another thread writes them. A decision counts as a
+value: what is read of it, nobody changes.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reach.core.model import Content
+
+if TYPE_CHECKING:
+    from reach.core.decision import Verdict
 
 
 class TaskRow(NamedTuple):
@@ -28,6 +32,8 @@ class TaskRow(NamedTuple):
     instance_id: str
     agent_id: str
     generation: int
+    decision: Verdict | None = None
+    """Why the attempt is where it is; kept as bytes, and told by `Journal.decisions` alone."""
 
 
 class AttemptRow(NamedTuple):
@@ -41,6 +47,8 @@ class AttemptRow(NamedTuple):
     generation: int
     offered_wall_ms: int
     reserved: int
+    decision: Verdict | None = None
+    """As in `TaskRow`."""
 
 
 class FailureRow(NamedTuple):

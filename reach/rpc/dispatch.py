@@ -10,6 +10,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, task_pb2
+from reach.core.decision_record import Told, record_of
 from reach.core.model import Fault, Task, TaskState
 from reach.core.questions import INPUT_BYTES, Input
 from reach.core.stream import Interest, Kind, Reader, size_in_bytes
@@ -119,7 +120,8 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
             raise error_of_fault(not_found(task_id))
         answer = dispatch_pb2.GetTaskResponse()
         full = request.view != task_pb2.TASK_VIEW_BASIC
-        fill_task(answer.task, task, full=full, decisions=full)
+        decisions = await self._reach.decisions_of(task) if full else None
+        fill_task(answer.task, task, full=full, decisions=decisions)
         return answer
 
     async def ListTasks(self, request: dispatch_pb2.ListTasksRequest, context: Any) -> dispatch_pb2.ListTasksResponse:
@@ -217,7 +219,8 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         verdict = seen.verdict
         answer = dispatch_pb2.PreviewRouteResponse(pool=pool.key.agent_type)
         decision = answer.decision
-        fill_decision(decision, verdict, seen.rows[:CANDIDATES], seen.dropped)
+        rows = tuple(Told(row.instance.instance_id, *row[1:]) for row in seen.rows[:CANDIDATES])
+        fill_decision(decision, record_of(verdict)._replace(candidates=rows, dropped=seen.dropped))
         decision.registry_revision = self._services.host.directory.revision
         decision.cause = "pin" if verdict.cause == "pin" else "new"
         if verdict.chosen is None:

@@ -98,8 +98,9 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
         task = await self._services.reach.get_task(principal_of(context).tenant, task_id)
         if task is None:
             raise error_of_fault(not_found(task_id))
-        answer = ops_pb2.ExplainTaskResponse(story=story_of(task))
-        fill_task(answer.task, task, full=False, decisions=True)
+        decisions = await self._services.reach.decisions_of(task)
+        answer = ops_pb2.ExplainTaskResponse(story=story_of(task, decisions))
+        fill_task(answer.task, task, full=False, decisions=decisions)
         return answer
 
     async def ListDeadLetters(self, request: ops_pb2.ListDeadLettersRequest, context: Any) -> Any:

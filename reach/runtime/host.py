@@ -267,8 +267,6 @@ class Host(Pools):
         for task in effect.tasks:
             if tasks.get(task.key) is task:
                 del tasks[task.key]
-                if (task.history is not None or task.log is not None) and not task.volatile:  # troubled, or read
-                    self.past.remember(task)
 
     def _noted(self, note: fx.Noted) -> None:
         if note.kind == "removed" and note.instance is not None:

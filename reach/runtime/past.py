@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
+from reach.core.decision_record import Record
 from reach.core.effects import AskJournal, Noted
 from reach.core.history import PastAttempt
 from reach.core.model import Fault, Outcome, Task, TaskState
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-KEPT_DECISIONS = 1_000
-"""Tasks that left the memory and whose decisions are still known, as `reach explain` tells them (RTE-13)."""
-
 
 class Past:
     """Reads of the journal, one thread, each answered on the loop."""
@@ -33,8 +31,6 @@ class Past:
         self._journal = journal
         self._reads = reads
         self._open: set[asyncio.Future[StoredTask | None]] = set()
-        self._decisions: dict[tuple[str, str], dict[int, Any]] = {}
-        """Verdicts by attempt, of the tasks that left the memory last."""
 
     def look_up(self, tenant: str, task_id: str, then: Any) -> None:
         """Calls `then` with the stored task, None, or the error."""
@@ -59,18 +55,13 @@ class Past:
 
         reading.add_done_callback(answer)
 
-    def remember(self, task: Task) -> None:
-        """A task leaves the memory, and it is one that people may ask about: why it went where it went is kept."""
-        decisions = {past.number: past.decision for past in task.history or () if past.decision is not None}
-        if task.decision is not None:
-            decisions.setdefault(task.attempt, task.decision)
-        self._decisions[task.key] = decisions
-        if len(self._decisions) > KEPT_DECISIONS:
-            del self._decisions[next(iter(self._decisions))]
-
     def find(self, tenant: str, task_id: str) -> StoredTask | None:
         """One stored task. Blocks: to be called through `Host.read`."""
         return self._journal.find(tenant, task_id)
+
+    def decisions(self, tenant: str, task_id: str) -> dict[int, Record]:
+        """Why the attempts of a stored task are where they are (RTE-13). Blocks: to be called through `Host.read`."""
+        return self._journal.decisions(tenant, task_id)
 
     def list_tasks(self, query: TaskQuery) -> list[StoredTask]:
         """Stored tasks by filter. Blocks: to be called through `Host.read`."""
@@ -188,7 +179,6 @@ class Past:
         for attempt in stored.attempts:
             begun[attempt.number] = (attempt.instance_id, attempt.agent_id, attempt.generation, attempt.offered_wall_ms)
         faults = {failure.number: failure for failure in stored.failures}
-        decisions = self._decisions.get(task.key, {})
         if stored.inputs:
             dialogue = task.dialogue = Dialogue()
             dialogue.inputs = [Input(one.input_id, one.question, one.media_type, one.content) for one in stored.inputs]
@@ -202,9 +192,7 @@ class Past:
             elif stored.outcome is not None:
                 ended = stored.outcome.ended_wall_ms
             if number:
-                past = PastAttempt(number, instance_id, agent_id, generation, offered, ended, fault)
-                past.decision = decisions.get(number)
-                task.history.append(past)
+                task.history.append(PastAttempt(number, instance_id, agent_id, generation, offered, ended, fault))
         if stored.outcome is not None:
             task.outcome = outcome_of(stored)
             task.state = task.outcome.state

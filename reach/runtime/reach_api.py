@@ -11,6 +11,7 @@ from typing import Any
 
 from reach.core import events as ev
 from reach.core.changes import visible_to
+from reach.core.decision_record import Record, records_of
 from reach.core.directory import UNRESOLVED
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey, Task, TaskKey
 from reach.core.pool import Pool
@@ -182,6 +183,14 @@ class Reach:
         if live is not None or found is None:
             return live
         return self.host.past.task_of(found)
+
+    async def decisions_of(self, task: Task) -> dict[int, Record]:
+        """Why the attempts of a task are where they are (RTE-13): from memory, else from the journal."""
+        records = records_of(task)
+        told = {past.number for past in task.history or ()} | ({task.attempt} if task.instance_id else set())
+        if not task.volatile and not told <= records.keys():
+            records = await self.host.read(self.host.past.decisions, task.tenant, task.task_id) | records
+        return records
 
     def _live(self, key: TaskKey, stored: StoredTask | None) -> Task | None:
         """A task that is in memory, unless memory is ahead: what the store does not have has not happened yet, for it

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from reach.core.decision_record import Record
 from reach.core.rows import (
     AgentRow,
     AttemptRow,
@@ -134,6 +135,9 @@ class Journal(Protocol):
 
     def find(self, tenant: str, task_id: str) -> StoredTask | None:
         """One task, open or ended."""
+
+    def decisions(self, tenant: str, task_id: str) -> dict[int, Record]:
+        """Why the attempts of a task are where they are, by number, as far as that is known (RTE-13)."""
 
     def list_tasks(self, query: TaskQuery) -> list[StoredTask]:
         """Tasks by filter, latest first."""

@@ -6,6 +6,8 @@ import threading
 from itertools import islice
 from typing import Any
 
+from reach.core.decision import Verdict
+from reach.core.decision_record import Record
 from reach.core.model import TaskKey, TaskState
 from reach.core.rows import (
     AgentRow,
@@ -23,16 +25,21 @@ from reach.core.rows import (
 )
 from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreUnavailable, TaskQuery
 from reach.store.batch import latest_contexts, latest_pins, without
+from reach.store.decision_bytes import pack, unpack_all
 
 
 class _Record:
     """All that names one row, whether or not its task is known."""
 
-    __slots__ = ("attempts", "checkpoint", "effects", "failures", "inputs", "outcome", "questions", "reserved", "task")
+    __slots__ = (
+        "attempts", "checkpoint", "decisions", "effects", "failures", "inputs", "outcome", "questions", "reserved",
+        "task",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.task: TaskRow | None = None
         self.attempts: dict[int, AttemptRow] = {}
+        self.decisions: dict[int, bytes] = {}
         self.failures: dict[int, FailureRow] = {}
         self.effects: dict[int, EffectRow] = {}
         self.questions: dict[tuple[int, int], QuestionRow] = {}
@@ -40,6 +47,11 @@ class _Record:
         self.reserved = 0
         self.checkpoint: CheckpointRow | None = None
         self.outcome: OutcomeRow | None = None
+
+    def decide(self, number: int, decision: Verdict | None) -> None:
+        """Keeps why an attempt is where it is."""
+        if decision is not None:
+            self.decisions[number] = pack(decision)
 
 
 class MemoryJournal:
@@ -102,6 +114,13 @@ class MemoryJournal:
             self._check_open()
             row = self._keys.get((tenant, task_id))
             return None if row is None else self._stored(row)
+
+    def decisions(self, tenant: str, task_id: str) -> dict[int, Record]:
+        """See `Journal.decisions`."""
+        with self._lock:
+            self._check_open()
+            row = self._keys.get((tenant, task_id))
+            return {} if row is None else unpack_all(dict(sorted(self._records[row].decisions.items())))
 
     def list_tasks(self, query: TaskQuery) -> list[StoredTask]:
         """See `Journal.list_tasks`; `accepted_after_ms` is included, `accepted_before_ms` is not."""
@@ -169,9 +188,14 @@ class MemoryJournal:
         """Keeps what belongs to tasks. A row that is there stays as it is; what has a latest one goes forward only."""
         for task in writes.tasks:
             record = self._record(task.row)
-            record.task = record.task or task
+            if record.task is None:
+                record.task = task._replace(decision=None)
+                record.decide(task.attempt, task.decision)
         for attempt in writes.attempts:
-            self._record(attempt.row).attempts.setdefault(attempt.number, attempt)
+            record = self._record(attempt.row)
+            if attempt.number not in record.attempts:
+                record.attempts[attempt.number] = attempt._replace(decision=None)
+                record.decide(attempt.number, attempt.decision)
         for failure in writes.failures:
             self._record(failure.row).failures.setdefault(failure.number, failure)
         for effect in writes.effects:

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn, TypeVar
 
+from reach.core.decision_record import Record
 from reach.core.model import TaskState
 from reach.core.rows import OutcomeRow, TaskRow, Writes
 from reach.store import sqlite_rows as sql
@@ -28,7 +29,7 @@ from reach.store.batch import storable, without
 from reach.store.folder import DataFolder
 from reach.store.migrations import APPLICATION_ID, MIGRATIONS, NEWEST
 from reach.store.sqlite_errors import translated
-from reach.store.sqlite_keys import Entry, KeyIndex, Slice, hash_of
+from reach.store.sqlite_keys import Entry, KeyIndex, Slice, entries_of, hash_of
 from reach.store.sqlite_list import list_tasks
 
 FILE_NAME: Final = "journal.db"
@@ -161,7 +162,7 @@ class SqliteJournal:
             " from task t left join outcome o on o.row = t.row where t.row > ? order by t.row",
             (mark,),
         ):
-            entries += _entries(row, tenant, task_id, session, root)
+            entries += entries_of(row, tenant, task_id, session, root)
             if is_open:
                 self._open.add(row)
         self._index.start(mark, entries)
@@ -195,7 +196,7 @@ class SqliteJournal:
             if taken:
                 writes = without(writes, set(taken))
                 db.execute(sql.SET_COUNTER, ("row", max(taken)))
-            if sql.ADD_TASKS.run(db, sql.flat(tasks)) != len(tasks):
+            if sql.ADD_TASKS.run(db, sql.decided_values(tasks)) != len(tasks):
                 raise StoreBroken("a row number was given to two tasks; nothing of the batch was kept")
         sql.write_rows(db, writes)
         indexed = self._index.plan(added)
@@ -243,7 +244,7 @@ class SqliteJournal:
         rows = [row for (row,) in db.execute(oldest, (ended_before_ms, limit))]
         if not rows:
             return 0, []
-        removed = [entry for named in sql.KEYS_OF.ask(db, rows) for entry in _entries(*named)]
+        removed = [entry for named in sql.KEYS_OF.ask(db, rows) for entry in entries_of(*named)]
         sql.DROP_KEYS.run(db, sql.flat(removed))
         for statement in sql.PURGED:
             statement.run(db, rows)
@@ -333,13 +334,18 @@ class SqliteJournal:
 
     def find(self, tenant: str, task_id: str) -> StoredTask | None:
         """See `Journal.find`."""
-        key = hash_of(tenant, task_id)
         with self._read() as db:
-            recent = self._index.find(key)
-            owners = sql.OWNERS_BY_ROW.ask(db, recent) + sql.OWNERS_BY_HASH.ask(db, [key])
-            rows = [row for row, *owner in owners if owner == [tenant, task_id]]
-            found = sql.read_tasks(db, rows[:1])
+            found = sql.read_tasks(db, self._rows_of(db, tenant, task_id))
         return found[0] if found else None
+
+    def decisions(self, tenant: str, task_id: str) -> dict[int, Record]:
+        """See `Journal.decisions`."""
+        with self._read() as db:
+            return sql.read_decisions(db, self._rows_of(db, tenant, task_id))
+
+    def _rows_of(self, db: sqlite3.Connection, tenant: str, task_id: str) -> list[int]:
+        key = hash_of(tenant, task_id)
+        return sql.rows_of(db, self._index.find(key), key, tenant, task_id)
 
     def list_tasks(self, query: TaskQuery) -> list[StoredTask]:
         """See `Journal.list_tasks`; `accepted_after_ms` is included, `accepted_before_ms` is not."""
@@ -392,8 +398,3 @@ class SqliteJournal:
 def _counter(db: sqlite3.Connection, name: str) -> int:
     found = db.execute("select value from counter where name = ?", (name,)).fetchone()
     return int(found[0]) if found else 0
-
-
-def _entries(row: int, tenant: str, task_id: str, session: str, root: str) -> list[Entry]:
-    """What the index holds of a task."""
-    return [(hash_of(tenant, name), row) for name in (task_id, session, root) if name]

@@ -138,3 +138,8 @@ class KeyIndex:
                 rows.append(row)
             elif rows != row:
                 bucket[key] = [rows, row]
+
+
+def entries_of(row: int, tenant: str, task_id: str, session: str, root: str) -> list[Entry]:
+    """What the index holds of a task."""
+    return [(hash_of(tenant, name), row) for name in (task_id, session, root) if name]

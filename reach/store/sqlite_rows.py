@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from reach.core.decision_record import Record
 from reach.core.rows import (
     AgentRow,
     AttemptRow,
@@ -32,6 +33,7 @@ from reach.core.rows import (
 )
 from reach.store.base import StoredFact, StoredTask
 from reach.store.batch import latest_contexts, latest_pins
+from reach.store.decision_bytes import pack, unpack_all
 
 SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 LARGEST: Final = SIZES[-1]
@@ -89,10 +91,10 @@ _PIN: Final = "shard, pool_tenant, agent_type, tenant, session, instance_id, exp
 _OUTBOX: Final = "shard, kind, lane, key, task, tenant, task_id, at, body"
 
 # A row that is there already stays as it is: that is what makes sending a batch again harmless.
-ADD_TASKS: Final = Statement(f"insert or ignore into task ({_TASK}) values", 15)
+ADD_TASKS: Final = Statement(f"insert or ignore into task ({_TASK}, decision) values", 16)
 ADD_KEYS: Final = Statement("insert or ignore into task_key (hash, row) values", 2)
 ADD_OUTCOMES: Final = Statement(f"insert or ignore into outcome ({_OUTCOME}) values", 18)
-ADD_ATTEMPTS: Final = Statement(f"insert or ignore into attempt ({_ATTEMPT}) values", 8)
+ADD_ATTEMPTS: Final = Statement(f"insert or ignore into attempt ({_ATTEMPT}, decision) values", 9)
 ADD_FAILURES: Final = Statement(f"insert or ignore into failure ({_FAILURE}) values", 10)
 ADD_EFFECTS: Final = Statement("insert or ignore into effect (row, shard, number, effect, granted) values", 5)
 ADD_QUESTIONS: Final = Statement(f"insert or ignore into question ({_QUESTION}) values", 10)
@@ -154,8 +156,12 @@ PURGED: Final = tuple(
 )
 DROP_TASKS: Final = _among("delete from task where row")
 
-_TASKS: Final = _among(f"select {_TASK} from task where row", " order by row")
-_ATTEMPTS: Final = _among(f"select {_ATTEMPT} from attempt where row", " order by row, number")
+_DECISIONS: Final = (
+    "select attempt, decision from task where row = ?1 and decision is not null"
+    " union all select number, decision from attempt where row = ?1 and decision is not null order by 1"
+)
+_TASKS: Final = _among(f"select {_TASK}, null from task where row", " order by row")
+_ATTEMPTS: Final = _among(f"select {_ATTEMPT}, null from attempt where row", " order by row, number")
 _FAILURES: Final = _among(f"select {_FAILURE} from failure where row", " order by row, number")
 _RESERVES: Final = _among("select row, reserved from reserve where row")
 _EFFECTS: Final = _among("select row, max(number) from effect where row", " group by row")
@@ -176,6 +182,16 @@ def as_json(value: dict[str, Any] | None) -> str | None:
         return _encoder.encode(value).decode()
     except (OverflowError, TypeError, ValueError):
         return json.dumps(value, skipkeys=True, default=str)
+
+
+def decided_values(rows: Iterable[TaskRow] | Iterable[AttemptRow]) -> list[Any]:
+    """Values for `ADD_TASKS` and `ADD_ATTEMPTS`, whose last column is the decision."""
+    values: list[Any] = []
+    for row in rows:
+        values += row
+        if row.decision is not None:
+            values[-1] = pack(row.decision)
+    return values
 
 
 def outcome_values(outcomes: Iterable[OutcomeRow]) -> list[Any]:
@@ -200,7 +216,6 @@ def agent_values(agents: Iterable[AgentRow]) -> list[Any]:
 def write_rows(db: sqlite3.Connection, writes: Writes) -> None:
     """Writes all kinds of rows but tasks."""
     for statement, rows in (
-        (ADD_ATTEMPTS, writes.attempts),
         (ADD_FAILURES, writes.failures),
         (SET_RESERVES, writes.reserves),
         (ADD_EFFECTS, writes.effects),
@@ -213,6 +228,8 @@ def write_rows(db: sqlite3.Connection, writes: Writes) -> None:
     ):
         if rows:
             statement.run(db, flat(rows))
+    if writes.attempts:
+        ADD_ATTEMPTS.run(db, decided_values(writes.attempts))
     if writes.outcomes:
         ADD_OUTCOMES.run(db, outcome_values(writes.outcomes))
     if writes.agents:
@@ -259,6 +276,17 @@ def read_tasks(db: sqlite3.Connection, rows: list[int]) -> list[StoredTask]:
     for start in range(0, len(rows), LARGEST):
         found += _read_some(db, rows[start : start + LARGEST], asked=asked)
     return found
+
+
+def rows_of(db: sqlite3.Connection, recent: list[int], key: bytes, tenant: str, task_id: str) -> list[int]:
+    """The row of a task, none if it is not there: by its hash, and of the rows that are not in the index yet."""
+    owners = OWNERS_BY_ROW.ask(db, recent) + OWNERS_BY_HASH.ask(db, [key])
+    return [row for row, *owner in owners if owner == [tenant, task_id]][:1]
+
+
+def read_decisions(db: sqlite3.Connection, rows: list[int]) -> dict[int, Record]:
+    """Why the attempts of a task are where they are."""
+    return unpack_all(dict(db.execute(_DECISIONS, rows).fetchall())) if rows else {}
 
 
 def _read_some(db: sqlite3.Connection, rows: list[int], *, asked: bool) -> list[StoredTask]:

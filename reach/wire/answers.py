@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agentreach.v1 import error_pb2, event_pb2, payload_pb2, task_pb2
-from reach.core.decision import Candidate, Verdict, candidates, dropped
+from reach.core.decision_record import Record
 from reach.core.history import PastAttempt
 from reach.core.model import Content, Fault, Outcome, Task, TaskState
 from reach.core.questions import Question
@@ -234,9 +234,9 @@ def fault_size(fault: Fault) -> int:
     return size
 
 
-def fill_task(message: task_pb2.Task, task: Task, *, full: bool, decisions: bool = False) -> None:
-    """Writes a task with all that is known of it: payloads if `full`; why each attempt went where it went, if that is
-    asked for and still known."""
+def fill_task(message: task_pb2.Task, task: Task, *, full: bool, decisions: Mapping[int, Record] | None = None) -> None:
+    """Writes a task with all that is known of it: payloads if `full`; why each attempt went where it went, by its
+    number, as far as it is given."""
     message.spec.ParseFromString(task.spec)
     if message.spec.webhook.url:
         message.spec.webhook.url = message.spec.webhook.url.partition("?")[0]  # a query may hold secrets
@@ -253,7 +253,7 @@ def fill_task(message: task_pb2.Task, task: Task, *, full: bool, decisions: bool
         message.wake = waker.state.name.lower()
     if task.pending_reason and task.outcome is None:
         message.pending_reason = task.pending_reason
-    _fill_attempts(message, task, decisions=decisions)
+    _fill_attempts(message, task, decisions or {})
     if task.state is TaskState.WAITING and task.dialogue is not None:
         fill_waiting(message.waiting, task.dialogue.question)
         message.waiting_for = message.waiting.waiting_for
@@ -266,13 +266,13 @@ def fill_task(message: task_pb2.Task, task: Task, *, full: bool, decisions: bool
             message.result.ClearField("output")
 
 
-def _fill_attempts(message: task_pb2.Task, task: Task, *, decisions: bool) -> None:
+def _fill_attempts(message: task_pb2.Task, task: Task, decisions: Mapping[int, Record]) -> None:
     before: Fault | None = None
     for past in task.history or ():
         attempt = message.attempts.add()
         _fill_attempt(attempt, past)
-        if past.decision is not None and decisions:
-            _fill_decision_of(attempt.decision, past.decision, before)
+        if past.number in decisions:
+            _fill_decision_of(attempt.decision, decisions[past.number], before)
         before = past.fault
     numbers = {past.number for past in task.history or ()}
     if task.attempt and task.attempt not in numbers and task.instance_id:
@@ -281,40 +281,37 @@ def _fill_attempts(message: task_pb2.Task, task: Task, *, decisions: bool) -> No
             current.agent_id, current.generation = task.instance.agent_id, task.instance.generation
         elif task.outcome is not None:
             current.agent_id = task.outcome.agent_id
-        if task.decision is not None and decisions:
-            _fill_decision_of(current.decision, task.decision, before)
+        if task.attempt in decisions:
+            _fill_decision_of(current.decision, decisions[task.attempt], before)
         offered = task.accepted_wall_ms + max(0, task.offered_ms - task.accepted_ms)
         current.offered_at.CopyFrom(timestamp(offered))
         if task.outcome is not None:
             current.ended_at.CopyFrom(timestamp(task.outcome.ended_wall_ms))
 
 
-def fill_decision(
-    message: task_pb2.Decision, verdict: Verdict, rows: Iterable[Candidate], counts: Mapping[str, int]
-) -> None:
+def fill_decision(message: task_pb2.Decision, record: Record) -> None:
     """Writes why a task went where it went."""
-    message.policy, message.policy_hash = verdict.policy.name, verdict.policy.digest
-    message.registry_revision = verdict.revision
-    message.seed = verdict.seed & MAX_UINT64
-    if verdict.chosen is not None:
-        message.chosen_instance_id = verdict.chosen.instance_id
-    message.picked_by = verdict.cause
-    message.dropped.update(counts)
-    for instance, score, signals, reason in rows:
-        candidate = message.candidates.add(instance_id=instance.instance_id, score=score, drop_reason=reason)
+    message.policy, message.policy_hash = record.policy.name, record.policy_hash
+    message.registry_revision = record.revision
+    message.seed = record.seed & MAX_UINT64
+    message.chosen_instance_id = record.chosen
+    message.picked_by = record.cause
+    message.dropped.update(record.dropped)
+    for instance_id, score, signals, reason in record.candidates:
+        candidate = message.candidates.add(instance_id=instance_id, score=score, drop_reason=reason)
         candidate.signals.update(signals)
 
 
-def _fill_decision_of(message: task_pb2.Decision, verdict: Verdict, before: Fault | None) -> None:
+def _fill_decision_of(message: task_pb2.Decision, record: Record, before: Fault | None) -> None:
     """Writes the decision behind an attempt; `before` is why the attempt before it failed."""
-    fill_decision(message, verdict, candidates(verdict), dropped(verdict))
-    if verdict.moved_from:
+    fill_decision(message, record)
+    if record.moved_from:
         message.cause = "spill"
     elif before is not None:
         lost = before.reason in (Reason.INSTANCE_LOST, Reason.INSTANCE_UNHEALTHY)
         message.cause = "failover" if lost else "retry"
     else:
-        message.cause = "pin" if verdict.cause == "pin" else "new"
+        message.cause = "pin" if record.cause == "pin" else "new"
 
 
 def _fill_attempt(message: task_pb2.Attempt, past: PastAttempt) -> None:

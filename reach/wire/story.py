@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from reach.core.decision import Verdict, candidates, dropped
+from reach.core.decision_record import LAST_LOOK, Record
 from reach.core.history import PastAttempt
 from reach.core.model import Fault, Task, TaskState
 
-GONE = "the reasons are no longer kept: only those of the latest tasks are, and none over a restart of the server"
+GONE = "the reasons were not kept"
+"""A volatile task that has ended, or one that an earlier version took in."""
 MANY_MOVES = 3
 """From so many moves on, it is the agents that should be looked at."""
 _BY = {
@@ -20,12 +21,12 @@ _BY = {
 }
 
 
-def story_of(task: Task) -> list[str]:
-    """What happened, line by line."""
-    return list(_lines(task))
+def story_of(task: Task, decisions: Mapping[int, Record]) -> list[str]:
+    """What happened, line by line; `decisions` by attempt, and for a task that waits those of its last look at 0."""
+    return list(_lines(task, decisions))
 
 
-def _lines(task: Task) -> Iterator[str]:
+def _lines(task: Task, decisions: Mapping[int, Record]) -> Iterator[str]:
     kind = task.pool.key.agent_type if task.pool is not None else ""
     session = f" of session {task.session}" if task.session else ""
     yield f"accepted{f' by pool {kind}' if kind else ''} with priority {task.priority}{session}"
@@ -33,13 +34,13 @@ def _lines(task: Task) -> Iterator[str]:
     if history and history[0].number > 1:
         yield f"attempts 1 to {history[0].number - 1} are no longer kept"
     for past in history:
-        yield _went(past.number, past.instance_id, past.decision)
+        yield _went(past.number, past.instance_id, decisions.get(past.number))
         if past.fault is not None or task.outcome is None or past.number < task.outcome.attempts:
             yield _ended(past)  # else the task ended with it, and the last line tells how
     if task.attempt and task.instance_id and task.attempt not in {past.number for past in history}:
-        yield _went(task.attempt, task.instance_id, task.decision)
+        yield _went(task.attempt, task.instance_id, decisions.get(task.attempt))
     if task.outcome is None:
-        yield from _now(task)
+        yield from _now(task, decisions.get(LAST_LOOK))
         return
     outcome = task.outcome
     took = f"{outcome.queued_ms} ms waiting, {outcome.ran_ms} ms running"
@@ -52,32 +53,31 @@ def _lines(task: Task) -> Iterator[str]:
         yield "it moved often: look at the agents first"
 
 
-def _now(task: Task) -> Iterator[str]:
+def _now(task: Task, last_look: Record | None) -> Iterator[str]:
     if task.state is TaskState.PENDING:
         yield f"waits: {task.pending_reason or 'for its turn'}"
-        if task.decision is not None and task.decision.chosen is None:
-            counts = _counts(task.decision)
-            yield f"the last look found nobody under {task.decision.policy.name}{counts}"
+        if last_look is not None:
+            yield f"the last look found nobody under {last_look.policy.name}{_counts(last_look)}"
     else:
         yield f"is {task.state.name}"
 
 
-def _went(number: int, instance_id: str, verdict: Verdict | None) -> str:
-    if verdict is None:
+def _went(number: int, instance_id: str, record: Record | None) -> str:
+    if record is None:
         return f"attempt {number} went to {instance_id}; {GONE}"
-    rows = candidates(verdict)
+    rows = record.candidates
     best = rows[0] if rows else None
-    scored = f", score {best.score:.3f}" if best is not None and verdict.policy.weights else ""
-    moved = f", moved there from {verdict.moved_from}" if verdict.moved_from else ""
-    others = [f"{row.instance.instance_id} {row.score:.3f}" for row in rows[1:]] if verdict.policy.weights else []
+    scored = f", score {best.score:.3f}" if best is not None and record.policy.weights else ""
+    moved = f", moved there from {record.moved_from}" if record.moved_from else ""
+    others = [f"{row.instance_id} {row.score:.3f}" for row in rows[1:]] if record.policy.weights else []
     beside = f"; beside it: {', '.join(others)}" if others else ""
-    how = _BY.get(verdict.cause, verdict.cause)
-    policy = verdict.policy.name
-    return f"attempt {number} went to {instance_id}: {how} under {policy}{scored}{moved}{beside}{_counts(verdict)}"
+    how = _BY.get(record.cause, record.cause)
+    policy = record.policy.name
+    return f"attempt {number} went to {instance_id}: {how} under {policy}{scored}{moved}{beside}{_counts(record)}"
 
 
-def _counts(verdict: Verdict) -> str:
-    counts = dropped(verdict)
+def _counts(record: Record) -> str:
+    counts = record.dropped
     return f"; dropped: {', '.join(f'{number} {reason}' for reason, number in counts.items())}" if counts else ""
 
 

@@ -13,6 +13,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from reach.core.decision import Verdict
+from reach.core.decision_record import record_of
+from reach.core.model import Requirement
+from reach.core.routing import Router
 from reach.core.rows import AgentGone, OutboxRow, Writes
 from reach.store.base import Journal, StoreBroken, StoredTask, StoreUnavailable, TaskQuery
 from reach.store.memory import MemoryJournal
@@ -39,6 +43,7 @@ from tests.contracts.journal_rows import (
     task,
     writes,
 )
+from tests.core.harness import instance_of
 
 
 class Kept:
@@ -642,7 +647,8 @@ class Machine(RuleBasedStateMachine):
         self.patches = ExitStack()
         self.patches.enter_context(mock.patch("reach.store.sqlite.KeyIndex", partial(KeyIndex, 4, 3)))
         if "few hashes" in kind:
-            self.patches.enter_context(mock.patch("reach.store.sqlite.hash_of", one_of_three_hashes))
+            for module in ("sqlite", "sqlite_keys"):
+                self.patches.enter_context(mock.patch(f"reach.store.{module}.hash_of", one_of_three_hashes))
         self.made = Kept(kind.split(",")[0], folder)
 
     def teardown(self):
@@ -780,3 +786,36 @@ def test_any_sequence_of_batches(kind, tmp_path):
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def verdict(name: str) -> Verdict:
+    """A decision for an instance of that name."""
+    router = Router()
+    router.add(one := instance_of(name, 4))
+    router.place(one)
+    return router.pick(Requirement(), (), 1, 7)
+
+
+def test_RTE_13_why_each_attempt_is_where_it_is_comes_back(kept):
+    first, second, other = verdict("inst-1"), verdict("inst-2"), verdict("other")
+    later = [attempt(1, 2, decision=second), attempt(2, 1, decision=second)]
+    rows = writes(tasks=[task(1, decision=first), task(2, attempt=0)], attempts=later)
+    for _ in range(2):
+        kept.journal.commit(rows)
+    kept.journal.commit(writes(attempts=[attempt(1, 2, decision=other)]))
+    for journal in kept.before_and_after():
+        told = journal.decisions("acme", "task-1")
+        assert {number: record[1:] for number, record in told.items()} == {
+            1: record_of(first)[1:],
+            2: record_of(second)[1:],
+        }
+        assert list(journal.decisions("acme", "task-2")) == [1]
+        assert journal.decisions("acme", "nobody") == journal.decisions("other", "task-1") == {}
+        assert (stored(journal, 1).task, stored(journal, 1).attempts) == (task(1), [attempt(1, 2)])
+
+
+def test_RTE_13_what_is_purged_has_no_reasons_any_more(journal):
+    tasks, attempts = [task(1, decision=verdict("inst-1"))], [attempt(1, 2, decision=verdict("x"))]
+    journal.commit(writes(tasks=tasks, attempts=attempts, outcomes=[outcome(1)]))
+    journal.purge(1 << 60, 10)
+    assert journal.decisions("acme", "task-1") == {}

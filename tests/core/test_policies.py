@@ -149,7 +149,7 @@ def test_what_an_index_keeps_in_parts_is_the_sum_from_scratch(policy, inflight, 
     (row,) = candidates(router.verdict(one, "score", 1, policy, static, [one]))
     added = sum(policy.weights.get(name, 0) * row.signals.get(name, 0) for name in OF_THE_TASK)
     assert row.score == pytest.approx(router.main.score(one) + added)
-    assert row.score == pytest.approx(score_of(policy, row.signals, one, 1 - row.signals.get("capacity", 1)))
+    assert row.score == pytest.approx(score_of(policy, row.signals, inflight + foreign, slots, weight))
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=list(POLICIES))

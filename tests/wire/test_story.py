@@ -20,14 +20,14 @@ def ended(state, attempts, faults, fault=None):
 
 
 def test_OBS_5_an_attempt_that_succeeded_is_not_told_as_one_without_an_outcome():
-    story = story_of(ended(TaskState.SUCCEEDED, 1, {1: None}))
-    assert story[1].startswith("attempt 1 went to i1; the reasons are no longer kept")
+    story = story_of(ended(TaskState.SUCCEEDED, 1, {1: None}), {})
+    assert story[1].startswith("attempt 1 went to i1; the reasons were not kept")
     assert story[2:] == ["ended SUCCEEDED after 1 attempt and 0 moves, 0 ms waiting, 7 ms running"]
 
 
 def test_OBS_5_each_attempt_that_failed_is_told():
     lost = Fault(ErrorClass.UNAVAILABLE, Reason.INSTANCE_LOST, "its stream ended")
-    story = story_of(ended(TaskState.SUCCEEDED, 2, {1: lost, 2: None}))
+    story = story_of(ended(TaskState.SUCCEEDED, 2, {1: lost, 2: None}), {})
     assert [line for line in story if "ended" in line and "attempt 1" in line] == [
         "attempt 1 ended after 5 ms: INSTANCE_LOST: its stream ended"
     ]

@@ -241,7 +241,19 @@ create table input (
 ) without rowid;
 """
 
-MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST), (2, _OUTBOX), (3, _CONTEXT), (4, _QUESTIONS))
+_DECISIONS = """
+-- Why the attempt is where it is (decision_bytes.py), at most 512 bytes.
+alter table task add column decision blob;
+alter table attempt add column decision blob;
+"""
+
+MIGRATIONS: Final[tuple[tuple[int, str], ...]] = (
+    (1, _FIRST),
+    (2, _OUTBOX),
+    (3, _CONTEXT),
+    (4, _QUESTIONS),
+    (5, _DECISIONS),
+)
 """Oldest first."""
 
 NEWEST: Final = MIGRATIONS[-1][0]
