@@ -6,7 +6,7 @@ sums and names are made when somebody asks. What is the same for all decisions u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from reach.core.decision import Verdict, of_the_task, told
 from reach.core.decision import score_of as score
 from reach.core.decision_record import Record, Told
+from reach.core.model import Instance
 from reach.core.policies import OF_THE_TASK, SIGNALS, Policy, Way
 from reach.core.signals import load as load_ratio
 
@@ -26,61 +27,73 @@ _SEEDS: Final = (1 << 64) - 1
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
-_heads: dict[Policy, msgspec.Raw] = {}
+_Extra = Callable[[Verdict, Instance], Any]
+_Head = tuple[msgspec.Raw, _Extra | None]
+_heads: dict[Policy, _Head] = {}
 
 
 def pack(verdict: Verdict) -> bytes:
     """A decision as bytes. If it is too long, those that were not chosen are left out one by one, then counts. What
     cannot be said at all is nothing, rather than a task that cannot be kept."""
+    looked, policy = verdict.looked, verdict.policy
+    head, extra = _heads.get(policy) or _head(policy)
     try:
-        data = _pack(verdict, len(verdict.looked))
-        count = len(verdict.looked)
+        if extra is None and looked and looked[0] is verdict.chosen:  # as nearly always
+            one = looked[0]
+            names: Any = (
+                ((one.instance_id, one.max_concurrency),)
+                if len(looked) == 1
+                else [(one.instance_id, one.max_concurrency) for one in looked]
+            )
+            data = _encode((FORM, head, verdict.cause, verdict.seed & _SEEDS, verdict.revision, verdict.moved_from,
+                            verdict.static.dropped, verdict.dropped, 0, names, verdict.loads, verdict.known,
+                            ()))  # fmt: skip
+            if len(data) <= RECORD_BYTES:
+                return data
+        count = len(looked)
+        data = _some(verdict, count)
         while len(data) > RECORD_BYTES and count > 1:
             count -= 1
-            data = _pack(verdict, count)
+            data = _some(verdict, count)
         if len(data) > RECORD_BYTES:  # names of hundreds of bytes
-            data = _pack(verdict, count, bare=True)
+            data = _some(verdict, count, bare=True)
     except (UnicodeEncodeError, OverflowError):
         return b""
     return data if len(data) <= RECORD_BYTES else b""
 
 
-def _pack(verdict: Verdict, count: int, *, bare: bool = False) -> bytes:
-    looked, loads, known, policy = verdict.looked, verdict.loads, verdict.known, verdict.policy
-    first = 0
-    if count < len(looked) or (looked and looked[0] is not verdict.chosen):
-        order = _order(verdict, count)
-        looked, loads = [looked[at] for at in order], [loads[at] for at in order]
-        known = [known[at] for at in order]
-        first = 0 if verdict.chosen is not None and looked[0] is verdict.chosen else -1
-    head = _heads.get(policy) or _head(policy)
-    extra: Any = ()
-    if policy.way is Way.LEAST_CONNECTIONS:
-        extra = [one.weight for one in looked]
-    elif not OF_THE_TASK.isdisjoint(policy.weights):
-        extra = [of_the_task(verdict, one) for one in looked]
-    moved_from, static, dropped = verdict.moved_from, verdict.static.dropped, verdict.dropped
-    if bare:
-        moved_from, static, dropped = "", (), ()
-    names = [(one.instance_id, one.max_concurrency) for one in looked]
-    return _encode((FORM, head, verdict.cause, verdict.seed & _SEEDS, verdict.revision, moved_from, static, dropped,
-                    first, names, loads, known, extra))  # fmt: skip
+def _some(verdict: Verdict, count: int, *, bare: bool = False) -> bytes:
+    """A decision with so many of those that it looked at, the chosen one first; `bare`: and without counts."""
+    order = sorted(range(len(verdict.looked)), key=lambda at: verdict.looked[at] is not verdict.chosen)[:count]
+    looked = [verdict.looked[at] for at in order]
+    head, extra = _heads.get(verdict.policy) or _head(verdict.policy)
+    return _encode((
+        FORM, head, verdict.cause, verdict.seed & _SEEDS, verdict.revision, "" if bare else verdict.moved_from,
+        () if bare else verdict.static.dropped, () if bare else verdict.dropped,
+        0 if looked and looked[0] is verdict.chosen else -1,
+        [(one.instance_id, one.max_concurrency) for one in looked],
+        [verdict.loads[at] for at in order], [verdict.known[at] for at in order],
+        [extra(verdict, one) for one in looked] if extra is not None else (),
+    ))  # fmt: skip
 
 
-def _order(verdict: Verdict, count: int) -> list[int]:
-    """The positions that are kept, the chosen one first."""
-    order = sorted(range(len(verdict.looked)), key=lambda at: verdict.looked[at] is not verdict.chosen)
-    return order[:count]
-
-
-def _head(policy: Policy) -> msgspec.Raw:
-    """What all decisions under a policy begin with."""
+def _head(policy: Policy) -> _Head:
+    """What all decisions under a policy begin with, and what they say of each instance beyond its signals."""
     if len(_heads) >= MAX_POLICIES:
         _heads.clear()
     weighed = [SIGNALS.index(name) for name in policy.weights]
-    head = (policy.name, policy.digest, int(policy.way), weighed, list(policy.weights.values()))
-    _heads[policy] = made = msgspec.Raw(_encode(head))
+    head = _encode((policy.name, policy.digest, int(policy.way), weighed, list(policy.weights.values())))
+    extra: _Extra | None = None
+    if policy.way is Way.LEAST_CONNECTIONS:
+        extra = _weight
+    elif not OF_THE_TASK.isdisjoint(policy.weights):
+        extra = of_the_task
+    _heads[policy] = made = msgspec.Raw(head), extra
     return made
+
+
+def _weight(verdict: Verdict, instance: Instance) -> int:
+    return instance.weight
 
 
 def unpack_all(kept: Mapping[int, bytes]) -> dict[int, Record]:

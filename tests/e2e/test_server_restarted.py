@@ -27,10 +27,15 @@ def test_DLV2_P3_results_and_first_answers_outlive_kill_9(server, plain, start_a
     tasks.append(spec("stream", {"count": 50, "pause": 0}, "streamed"))
     before = {task.task_id: plain.dispatch(task, wait=DEADLINE).result for task in tasks}
     assert {result.state for result in before.values()} == {SUCCEEDED}
+    (why,) = {one.decision.chosen_instance_id for one in plain.get("task-0").attempts}
+    assert why
     agent.kill()
     server.restart()
     plain.get("task-0", wait_for_ready=True)
     for task in tasks:
+        (attempt,) = plain.get(task.task_id).attempts
+        told = [one.instance_id for one in attempt.decision.candidates]
+        assert (attempt.decision.chosen_instance_id, told) == (why, [why]), "RTE-13: also after a restart"
         first, task_id = before[task.task_id], task.task_id
         stored = plain.get(task_id)
         assert (stored.state, stored.result, stored.spec.payload) == (SUCCEEDED, first, task.payload)
