@@ -58,7 +58,7 @@ class Committer:
         self._idle: list[asyncio.Future[None]] = []
         self.held: StoreError | None = None
         """Why the current batch is held; None while all is well."""
-        self.on_held: set[Callable[[], None]] = set()
+        self.on_held: dict[Callable[[], None], None] = {}
         """Called each time that the store takes nothing, for those who would rather not wait for it."""
         self._writer = writer if writer is not None else ThreadWriter()
 

@@ -331,11 +331,11 @@ class Host(Pools):
                 barrier.set_result(None)
 
         committer.submit(fx.then(go_on))
-        committer.on_held.add(go_on)
+        committer.on_held[go_on] = None
         try:
             await barrier
         finally:
-            committer.on_held.discard(go_on)
+            committer.on_held.pop(go_on, None)
 
     async def settled(self) -> None:
         """Returns when all that was posted before is stepped and durable, and its answers are out."""
