@@ -123,7 +123,7 @@ async def test_F7_a_full_store_holds_the_batch_and_goes_on_by_itself() -> None:
     shell = Shell()
     shell.journal.outcomes = [StoreFull("no space"), []]
     told = asyncio.Event()
-    shell.committer.on_held.add(told.set)
+    shell.committer.on_held[told.set] = None
     shell.submit("one", 1)
     shell.journal.go.release()
     await asyncio.wait_for(told.wait(), 10)
