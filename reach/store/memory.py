@@ -6,7 +6,6 @@ import threading
 from itertools import islice
 from typing import Any
 
-from reach.core.decision import Verdict
 from reach.core.decision_record import Record
 from reach.core.model import TaskKey, TaskState
 from reach.core.rows import (
@@ -48,10 +47,19 @@ class _Record:
         self.checkpoint: CheckpointRow | None = None
         self.outcome: OutcomeRow | None = None
 
-    def decide(self, number: int, decision: Verdict | None) -> None:
-        """Keeps why an attempt is where it is."""
-        if decision is not None:
-            self.decisions[number] = pack(decision)
+    def take(self, task: TaskRow) -> None:
+        """The task is accepted, unless it was."""
+        if self.task is None:
+            self.task = task._replace(decision=None)
+            if task.decision is not None:
+                self.decisions[task.attempt] = pack(task.decision)
+
+    def begin(self, attempt: AttemptRow) -> None:
+        """An attempt begins, unless it did."""
+        if attempt.number not in self.attempts:
+            self.attempts[attempt.number] = attempt._replace(decision=None)
+            if attempt.decision is not None:
+                self.decisions[attempt.number] = pack(attempt.decision)
 
 
 class MemoryJournal:
@@ -187,15 +195,9 @@ class MemoryJournal:
     def _keep_tasks(self, writes: Writes) -> None:
         """Keeps what belongs to tasks. A row that is there stays as it is; what has a latest one goes forward only."""
         for task in writes.tasks:
-            record = self._record(task.row)
-            if record.task is None:
-                record.task = task._replace(decision=None)
-                record.decide(task.attempt, task.decision)
+            self._record(task.row).take(task)
         for attempt in writes.attempts:
-            record = self._record(attempt.row)
-            if attempt.number not in record.attempts:
-                record.attempts[attempt.number] = attempt._replace(decision=None)
-                record.decide(attempt.number, attempt.decision)
+            self._record(attempt.row).begin(attempt)
         for failure in writes.failures:
             self._record(failure.row).failures.setdefault(failure.number, failure)
         for effect in writes.effects:
