@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from reach.sdk.client import Client
     from reach.sdk.endpoint import Listen
     from reach.sdk.handle import TaskHandle
+    from reach.sdk.handoffs import Handoff
     from reach.sdk.payloads import Answer, Delta, Progress
     from reach.sdk.questions import Input
     from reach.sdk.sync import SyncClient, SyncTaskHandle
@@ -47,6 +48,7 @@ __all__ = [
     "Delta",
     "ErrorClass",
     "Event",
+    "Handoff",
     "Input",
     "Internal",
     "InvalidRequest",
@@ -80,6 +82,7 @@ _HOMES = {
     "Delta": "sdk.payloads",
     "Event": "sdk.answers",
     "Input": "sdk.questions",
+    "Handoff": "sdk.handoffs",
     "Listen": "sdk.endpoint",
     "Progress": "sdk.payloads",
     "Result": "sdk.answers",

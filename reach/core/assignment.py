@@ -10,10 +10,11 @@ from reach.core.choosing import Propose
 from reach.core.decision import Verdict
 from reach.core.effects import Noted, Offer, Turn, Unplaced
 from reach.core.filters import version_of
+from reach.core.handoff import WAITS
 from reach.core.model import EffectKind, Fault, Instance, Task, TaskState
 from reach.core.policies import Way
 from reach.core.ring import BOUND
-from reach.core.rows import AttemptRow, EffectRow, PinRow
+from reach.core.rows import AttemptRow, EffectRow
 from reach.core.session import PINNED_FULL, Pin
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Fold, Kind, emit
@@ -140,7 +141,11 @@ class Assignment:
     def _pinned(self, task: Task, pin: Pin, turn: Turn) -> Instance | None:
         """The instance of the session, if it may have the task. One that is merely full is waited for: then
         `pin_until_ms` says for how long."""
-        instance, until_ms = self.by_pin(task, pin, turn.now_ms, max(task.accepted_ms, task.not_before_ms))
+        since_ms = max(task.accepted_ms, task.not_before_ms)
+        instance, until_ms = self.by_pin(task, pin, turn.now_ms, since_ms)
+        if instance is None and pin.moving_to:
+            pin.moving_to = ""  # it was to have the session, and will not
+            instance, until_ms = self.by_pin(task, pin, turn.now_ms, since_ms)
         if instance is None:
             return None
         if not until_ms:
@@ -163,8 +168,9 @@ class Assignment:
             since_ms: Since when the task could run.
         """
         pool, router = self.pool, self.pool.router
-        instance = pool.instances.get(pin.instance_id)
-        if instance is None or pin.instance_id in task.avoided or not drain.serves_sessions(instance, now_ms):
+        where = pin.moving_to or pin.instance_id
+        instance = pool.instances.get(where)
+        if instance is None or where in task.avoided or not drain.serves_sessions(instance, now_ms):
             return None, 0
         if not router.matches(instance, task.requirement):
             return None, 0
@@ -177,7 +183,7 @@ class Assignment:
 
     def _for_session(self, task: Task, pin: Pin | None, turn: Turn) -> Instance | None:
         """An instance for a session that has none, or cannot stay where it is."""
-        pins = self.pool.pins
+        pool, pins = self.pool, self.pool.pins
         verdict = self.decide(task, pin)
         if verdict.cause == "session_slots" and pins.sweep(turn.now_ms):
             verdict = self.decide(task, pin)
@@ -186,8 +192,12 @@ class Assignment:
             if verdict.cause == "session_slots":
                 expiry = pins.next_expiry_ms()
                 task.pin_until_ms = max(turn.now_ms + SESSION_PAUSE_MS, expiry if expiry is not None else 0)
-        elif pin is not None:
+        elif pin is not None and pin.instance_id != verdict.chosen.instance_id:
             verdict.moved_from = pin.instance_id
+            task.pin_until_ms = pool.handoffs.wait_until_ms((task.tenant, task.session), pin, turn)
+            if task.pin_until_ms:
+                task.pending_reason = WAITS
+                return None
         return verdict.chosen
 
     def _by_session(self, task: Task) -> Propose:
@@ -330,18 +340,14 @@ class Assignment:
     def _pin(self, task: Task, instance: Instance, turn: Turn) -> None:
         pool = self.pool
         name = (task.tenant, task.session)
-        before = pool.pins.get(name, turn.now_ms)
-        before_id = before.instance_id if before is not None else ""
-        pin = pool.pins.set(name, instance.instance_id, turn.now_ms, task.session_ttl_ms)
+        pin = pool.pins.get(name, turn.now_ms)
+        moves = pin is None or pool.handoffs.goes(task, pin, instance, turn)
+        where = instance.instance_id if pin is None or moves else pin.instance_id
+        pin = pool.pins.set(name, where, turn.now_ms, task.session_ttl_ms)
+        pin.generation = pin.generation or instance.generation
         pin.version = pin.version or version_of(instance)
-        if before_id and before_id != instance.instance_id:
-            emit(task, Kind.HANDOFF, (before_id, instance.instance_id), turn)
-            self.pool.delivery.touch(task)
         if not task.volatile:
-            expires = turn.wall_ms + (task.session_ttl_ms or pool.pins.ttl_ms)
-            row = PinRow(pool.shard, pool.key.tenant, pool.key.agent_type, task.tenant, task.session,
-                         instance.instance_id, expires, pin.handoffs)  # fmt: skip
-            turn.writes.pins.append(row)
+            pool.handoffs.write(name, pin, turn)
 
     def pump(self, turn: Turn) -> None:
         """Gives free slots to waiting tasks: queue by queue, the most urgent head first."""

@@ -151,6 +151,8 @@ class Delivery:
         task.state = state
         task.started_ms = task.progressed_ms = turn.now_ms
         emit(task, Kind.STARTED, place_of(task), turn)
+        if task.session:
+            self.pool.handoffs.taken_up(task, turn)
         self.touch(task)
         self.pool.deadlines.arm(task, turn)
 
@@ -308,6 +310,8 @@ class Delivery:
         if not task.started_ms:
             task.started_ms = task.offered_ms
             emit(task, Kind.STARTED, place_of(task), turn)
+            if task.session:
+                self.pool.handoffs.taken_up(task, turn)
         if instance is not None:
             took = max(1, turn.now_ms - task.started_ms)
             instance.done += 1

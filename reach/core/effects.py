@@ -186,6 +186,18 @@ class DrainLink:
         self.deadline_ms = deadline_ms
 
 
+class AskSnapshot:
+    """Ask an instance what it knows of a session that is about to leave it; the answer comes as `SnapshotCame`."""
+
+    __slots__ = ("link", "session", "tenant", "timeout_ms")
+
+    def __init__(self, link: Any, tenant: str, session: str, timeout_ms: int) -> None:
+        self.link = link
+        self.tenant = tenant
+        self.session = session
+        self.timeout_ms = timeout_ms
+
+
 class Accepted:
     """Answer to a submit: the task is accepted (and committed)."""
 

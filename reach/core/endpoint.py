@@ -16,3 +16,5 @@ class Endpoint(NamedTuple):
     """It asks before it begins an irreversible effect (feature `effects`); else sending is the grant (DLV-7)."""
     keeps_alive: bool = False
     """Its server allows pings each 10 s (feature `keepalive`); one with gRPC's defaults would cut us off for them."""
+    hands_over: bool = False
+    """It says what it knows of a session that is about to move (feature `handoff`)."""

@@ -7,7 +7,7 @@ in the answering effect and mean nothing to the core.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from reach.core.endpoint import Endpoint
 from reach.core.model import Availability, Content, Fault, Instance, Profile, Requirement, Task
@@ -52,13 +52,18 @@ class Refuted:
         self.fault = fault
 
 
-class SessionForgotten:
+class SessionForgotten(NamedTuple):
     """A session was deleted."""
 
-    __slots__ = ("name",)
+    name: tuple[str, str]
 
-    def __init__(self, name: tuple[str, str]) -> None:
-        self.name = name
+
+class SnapshotCame(NamedTuple):
+    """An instance says what it knows of a session; empty: nothing that the context does not say."""
+
+    instance: Instance
+    name: tuple[str, str]
+    snapshot: bytes
 
 
 class Respecified:

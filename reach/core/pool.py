@@ -130,6 +130,7 @@ class Pool:
             ev.Unsubscribed: self._unsubscribed,
             ev.Credited: self._credited,
             ev.SessionForgotten: self.handoffs.forget,
+            ev.SnapshotCame: self.handoffs.came,
             ev.Arrived: self.assignment.arrived,
             ev.Refuted: lambda event, turn: self.delivery.refute(event.task, event.fault, turn),
             ev.Respecified: self.assignment.respecified,

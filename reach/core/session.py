@@ -26,7 +26,7 @@ SessionName = tuple[str, str]
 class Pin:
     """A session and its instance."""
 
-    __slots__ = ("expires_ms", "handoffs", "instance_id", "ttl_ms", "version")
+    __slots__ = ("expires_ms", "generation", "handoffs", "instance_id", "moving_to", "ttl_ms", "version")
 
     def __init__(self, instance_id: str, expires_ms: int, ttl_ms: int = 0) -> None:
         self.instance_id = instance_id
@@ -34,6 +34,10 @@ class Pin:
         self.ttl_ms = ttl_ms
         """How long it holds without activity."""
         self.handoffs = 0
+        self.generation = 0
+        """The process of its instance that has the session; 0: not known, after a restart of ours."""
+        self.moving_to = ""
+        """The instance that has been given the session, and has not taken it up yet."""
         self.version = ""
         """The agent's version that the session began with, as filters name it (RTE-9); empty if unknown."""
 

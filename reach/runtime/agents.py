@@ -58,6 +58,12 @@ class AgentLink(Protocol):
     def drain(self, deadline_ms: int) -> None:
         """Asks to finish and take nothing new."""
 
+    hands_over: bool
+    """It answers when it is asked what it knows of a session."""
+
+    def prepare_handoff(self, tenant: str, session: str, timeout_ms: int) -> None:
+        """Asks what the instance knows of a session that is about to leave it (`SnapshotCame`)."""
+
 
 class Sink(Protocol):
     """Where a caller's answers go. Methods never suspend and never raise."""

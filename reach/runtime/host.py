@@ -102,6 +102,7 @@ class Host(Pools):
             fx.Wake: self.wakes.wake,
             fx.AskReopen: lambda e: e.link.reopen(),
             fx.DropLink: lambda e: e.link.drop(),
+            fx.AskSnapshot: lambda e: e.link.prepare_handoff(e.tenant, e.session, e.timeout_ms),
             fx.DrainLink: lambda e: e.link.drain(e.deadline_ms),
             fx.Accepted: self._accepted,
             fx.Refused: self._refused,

@@ -163,7 +163,7 @@ class LevelOne:
         name, now = (task.tenant, task.session), self._host.clock.now_ms()
         for pool in pools:
             pin = pool.pins.get(name, now)
-            instance = pool.instances.get(pin.instance_id) if pin is not None else None
+            instance = pool.instances.get(pin.moving_to or pin.instance_id) if pin is not None else None
             if instance is not None and serves_sessions(instance, now):
                 return pool.key
         return None

@@ -46,7 +46,7 @@ class Codec(Protocol):
     def exchange_of(self, task: Task) -> tuple[Exchange, Facts]:
         """The turn of a task that ended, and the names and values that it brings."""
 
-    def offered_context(self, context: Context, snapshot: bytes | None, number: int) -> bytes:
+    def offered_context(self, context: Context, snapshot: bytes, number: int) -> bytes:
         """What an offer says of a conversation, in the form of the links."""
 
 

@@ -127,7 +127,8 @@ class Sessions:
         """An attempt of a session's task is offered: what is known of the session, for the agent."""
         name = (task.tenant, task.session)
         context = self.home(name).open(name, self._host.clock.now_ms(), task.session_ttl_ms)
-        return self._host.codec.offered_context(context, None, 0)
+        snapshot, number = task.pool.handoffs.given(task)
+        return self._host.codec.offered_context(context, snapshot, number)
 
     def ended(self, task: Task) -> None:
         """A task of a session has ended: its turn is there before anybody hears of it, for they may go on at once."""

@@ -35,6 +35,7 @@ from reach.sdk.encoding import output_outcome
 from reach.sdk.endpoint import EndpointLink, Listen
 from reach.sdk.figures import Figures, duration
 from reach.sdk.handlers import DEFAULT_METHOD, Function, Handler
+from reach.sdk.handoffs import Handoffs, SessionHooks
 from reach.sdk.link import Link
 from reach.sdk.outcomes import Outcome
 from reach.sdk.payloads import Fields
@@ -46,13 +47,15 @@ GRACE_S: Final = 30.0
 """How long handlers that run may take after the agent was told to stop."""
 GOODBYE_S: Final = 2.0
 """How long the last words may take after that."""
+HAND_OVER_S: Final = 5.0
+"""How long its sessions may take to be handed over."""
 _SUFFIX: Final = string.ascii_lowercase + string.digits
 
 AnyLink = Link | EndpointLink
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Agent:
+class Agent(SessionHooks):
     """An agent: a name, what it can do, and handlers.
 
     Args:
@@ -135,6 +138,7 @@ class Agent:
         self._heartbeat_status = heartbeat_status
         self._listen = Listen(listen) if isinstance(listen, str) else listen
         self._handlers: dict[str, Handler] = {}
+        self._handoffs = Handoffs()
         self._figures = Figures(max_concurrency)
         self._fork = ForkGuard()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -320,9 +324,13 @@ class Agent:
 
     def _make_link(self) -> AnyLink:
         parts = (self._target, self._registration, self._handlers, self._figures)
+        link: AnyLink
         if self._listen is not None:
-            return EndpointLink(*parts, self._listen)
-        return Link(*parts, self._heartbeat_interval, self._heartbeat_status)
+            link = EndpointLink(*parts, self._listen)
+        else:
+            link = Link(*parts, self._heartbeat_interval, self._heartbeat_status)
+        link.attempts.handoffs = self._handoffs if self._handoffs.are_wanted else None
+        return link
 
     async def _shut_down(self) -> None:
         """Drains and ends. Raises what ended the link, if it ended by itself."""
@@ -355,6 +363,7 @@ class Agent:
             left = min(left, GOODBYE_S)
         await _wait(link.outcomes.settled, left, runner)
         if link.connection.up:
+            await asyncio.wait({asyncio.ensure_future(link.hand_over())}, timeout=HAND_OVER_S)
             link.say_goodbye()
             await link.connection.end(GOODBYE_S)
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Iterable
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from agentreach.v1 import attach_pb2, attempt_pb2, task_pb2
-from reach.errors import ErrorClass, Internal, InvalidRequest, ReachError, Reason, ResourceExhausted
+from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted
 from reach.sdk.bridge import Bridge
 from reach.sdk.connection import Sender, log
 from reach.sdk.encoding import LINK, output_outcome, result_item
 from reach.sdk.figures import Figures
 from reach.sdk.flow import Flow
 from reach.sdk.handlers import DEFAULT_METHOD, FOLDED, Handler, Kind, run_coroutine, run_in_thread, run_pieces
+from reach.sdk.handoffs import Handoffs
 from reach.sdk.notes import Effects, Notes, cancelled_error
-from reach.sdk.outcomes import Key, Outcome, Outcomes, extras, outcome_content
+from reach.sdk.outcomes import FAILED, Key, Outcome, Outcomes, extras, outcome_content, text_of
 from reach.sdk.payloads import PAYLOAD_LIMIT, Answer, Delta, Fields
 from reach.sdk.questions import Questions
 from reach.sdk.task import Task
@@ -78,6 +80,8 @@ class Attempts(Bridge):
         self.running: dict[Key, Attempt] = {}
         self._stopping: set[Attempt] = set()
         self._unheard: set[asyncio.Task[None]] = set()
+        self.handoffs: Handoffs | None = None
+        """Has to know of sessions, where the agent keeps something of them."""
         self._connection = connection
         self._outbox = connection.outbox
         self._handlers = handlers
@@ -109,7 +113,11 @@ class Attempts(Bridge):
                 self.fail(attempt, InvalidRequest(text))
             else:
                 attempt.task = Task(offer, attempt, self)
-                self._begin(attempt, handler, spec.trace if spec.HasField("trace") else None)
+                trace = spec.trace if spec.HasField("trace") else None
+                if self.handoffs is not None and offer.HasField("session_context"):
+                    self.handoffs.admit(offer, partial(self._begin_late, attempt, handler, trace))
+                else:
+                    self._begin(attempt, handler, trace)
         if running:
             self.idle.clear()
         if self._fresh:  # handlers make their first step before they are accepted: an outcome then says it all
@@ -245,10 +253,10 @@ class Attempts(Bridge):
         if isinstance(error, ReachError):
             told = error
         else:
-            text = f"{type(error).__name__}: {_text_of(error)}"
+            text = f"{type(error).__name__}: {text_of(error)}"
             told = Internal(text, Reason.AGENT_CRASHED)
             log.error("the handler of task %s broke: %s", attempt.map_key[1], bounded_text(text), exc_info=error)
-        failed = _FAILED.get(told.error_class)
+        failed = FAILED.get(told.error_class)
         self._conclude(attempt, outcome_content({"error": error_to_proto(told)}), failed, is_error=True)
 
     def cancelled(self, attempt: Attempt) -> None:
@@ -309,6 +317,14 @@ class Attempts(Bridge):
             attempt.flow.wake()
         if attempt.runner is not None:
             attempt.runner.cancel()
+
+    def _begin_late(self, attempt: Attempt, handler: Handler, trace: task_pb2.TraceContext | None) -> None:
+        """Begins an attempt whose session may have had to be taken over first."""
+        if attempt.cancelled or attempt.ended:
+            self.cancelled(attempt)
+            return
+        self._begin(attempt, handler, trace)
+        self._loop.call_soon(self._accept_fresh)
 
     def _begin(self, attempt: Attempt, handler: Handler, trace: task_pb2.TraceContext | None) -> None:
         context = context_with(trace.traceparent, trace.tracestate) if trace is not None and trace.traceparent else None
@@ -381,18 +397,3 @@ class Attempts(Bridge):
         self.figures.ended(attempt.handler, now - attempt.begun, now, failed)
         if not self.running and not self._stopping:
             self.idle.set()
-
-
-_FAILED: Final = {
-    ErrorClass.INTERNAL: True,
-    ErrorClass.AGENT_ERROR: False,
-    ErrorClass.INVALID_REQUEST: False,
-}
-"""Whether an error says that we are broken (True), that we work (False), or neither."""
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - an error whose text raises is an error all the same
-        return "(its text cannot be had)"

@@ -142,6 +142,9 @@ class EndpointLink:
     def say_goodbye(self) -> None:
         """The end of the connection says it."""
 
+    async def hand_over(self) -> None:
+        """Nothing: the server asks, when a session is about to move."""
+
     def status(self) -> Fields:
         """The fields of AgentStatus."""
         fields = self.figures.fields(time.monotonic(), self.attempts.threads.waiting, self._handlers)
@@ -203,7 +206,12 @@ class EndpointLink:
         assert self._channel is not None
         endpoint = {"url": self._url(), "auth_reference": self._listen.auth_reference}
         methods = [] if "default" in self._handlers else [{"name": name} for name in self._handlers]
-        fields: Fields = {**self._registration, "methods": methods, "endpoints": [endpoint], "features": FEATURES}
+        fields: Fields = {
+            **self._registration,
+            "methods": methods,
+            "endpoints": [endpoint],
+            "features": self._features(),
+        }
         fields.pop("heartbeat_interval", None)  # it does not beat: probes are its beats
         request: Fields = {"registration": fields}
         stub: Any = registry_pb2_grpc.RegistryServiceStub(self._channel)
@@ -212,6 +220,9 @@ class EndpointLink:
         for warning in answer.warnings:
             log.warning("Agent-Reach says of %s: %s", self.instance_id, warning)
         self.welcomed.set()
+
+    def _features(self) -> list[str]:
+        return [*FEATURES, *(feature for feature in self._registration["features"] if feature == "handoff")]
 
     async def _call(self, method: Any, request: Any, timeout: float = CALL_S) -> Any:
         try:
@@ -300,6 +311,17 @@ class _Servicer(endpoint_pb2_grpc.AgentEndpointServiceServicer):
         await self._admit(context)
         self._calls.cancel(request.key)
         return endpoint_pb2.CancelResponse()
+
+    async def PrepareHandoff(  # noqa: N802
+        self, request: endpoint_pb2.PrepareHandoffRequest, context: Any
+    ) -> endpoint_pb2.PrepareHandoffResponse:
+        """See the contract."""
+        await self._admit(context)
+        handoffs = self._link.attempts.handoffs
+        if handoffs is None:
+            return endpoint_pb2.PrepareHandoffResponse()
+        snapshot = await handoffs.snapshot_of(request.session, request.tenant)
+        return endpoint_pb2.PrepareHandoffResponse(snapshot=snapshot)
 
     async def Check(self, request: endpoint_pb2.CheckRequest, context: Any) -> endpoint_pb2.CheckResponse:  # noqa: N802
         """See the contract."""

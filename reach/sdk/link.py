@@ -153,7 +153,7 @@ class Link:
         for ping in frame.pings:
             self._put(pongs=[{"link": ping.link, "nonce": ping.nonce}])
         for request in frame.handoffs:
-            self._put(handoffs=[{"link": LINK, "session": request.session}])
+            self._ask_snapshot(request)
         if frame.drains:
             log.info("Agent-Reach asks %s to finish and take nothing new", self.instance_id)
         if frame.resync:
@@ -161,6 +161,27 @@ class Link:
             self.outcomes.send_all(new_stream=False)
         if frame.reopen:
             self.connection.reopen()
+
+    def _ask_snapshot(self, request: attach_pb2.HandoffRequest) -> None:
+        def tell(snapshot: bytes) -> None:
+            self._tell_snapshot((request.tenant, request.session), snapshot)
+
+        if self.attempts.handoffs is not None:
+            self.attempts.handoffs.ask(request.session, request.tenant, tell)
+        else:
+            tell(b"")
+
+    def _tell_snapshot(self, name: tuple[str, Any], snapshot: bytes) -> None:
+        if self.connection.up:
+            self._put(handoffs=[{"link": LINK, "tenant": name[0], "session": name[1], "snapshot": snapshot}])
+
+    async def hand_over(self) -> None:
+        """The agent leaves: says what it knows of its sessions, for those who get them next."""
+        if self.attempts.handoffs is not None:
+            names = ("app_id", "user_id", "session_id")
+            await self.attempts.handoffs.tell_all(
+                lambda name, snapshot: self._tell_snapshot((name[0], dict(zip(names, name[1:], strict=True))), snapshot)
+            )
 
     def _welcome(self, welcome: attach_pb2.LinkWelcome) -> None:
         new_stream, self._new_stream = self._new_stream, False

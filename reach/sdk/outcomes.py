@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final
 
 from agentreach.v1 import attempt_pb2
-from reach.errors import Internal, ReachError, Reason
+from reach.errors import ErrorClass, Internal, ReachError, Reason
 from reach.sdk.connection import Sender, log
 from reach.sdk.encoding import result_item
 from reach.sdk.payloads import Answer, Fields
@@ -33,6 +33,14 @@ Key = tuple[str, str]
 """(tenant, task_id)"""
 
 _GONE: Final = frozenset({Reason.STALE_ATTEMPT, Reason.UNKNOWN_ATTEMPT, Reason.STALE_GENERATION, Reason.TASK_NOT_FOUND})
+
+
+FAILED: Final = {
+    ErrorClass.INTERNAL: True,
+    ErrorClass.AGENT_ERROR: False,
+    ErrorClass.INVALID_REQUEST: False,
+}
+"""Whether an error says that we are broken (True), that we work (False), or neither."""
 
 
 class Outcome:
@@ -60,6 +68,14 @@ class Outcome:
 def outcome_content(fields: Fields) -> bytes:
     """Fields of an AttemptResult, for an `Outcome`. Raises TypeError or ValueError if one cannot be sent."""
     return attempt_pb2.AttemptResult(**fields).SerializeToString()
+
+
+def text_of(error: BaseException) -> str:
+    """The text of what a handler raised."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an error whose text raises is an error all the same
+        return "(its text cannot be had)"
 
 
 def extras(answer: Answer) -> Fields:

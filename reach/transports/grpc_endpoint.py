@@ -25,6 +25,7 @@ from reach.runtime.reach_api import Reach
 from reach.transports.executions import GRACE_S, Execution
 from reach.wire.addresses import Address
 from reach.wire.attempts import offer_of
+from reach.wire.sessions import SNAPSHOT_BYTES, session_key
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,8 @@ class Connection:
         self._metadata = route.metadata
         self._execute: Any = self._channel.unary_stream(f"{SERVICE}Execute")
         self._cancel: Any = self._channel.unary_unary(f"{SERVICE}Cancel")
+        parse = endpoint_pb2.PrepareHandoffResponse.FromString
+        self._prepare: Any = self._channel.unary_unary(f"{SERVICE}PrepareHandoff", None, parse)
         self._channel.get_state(try_to_connect=True)
 
     async def is_broken(self) -> bool:
@@ -119,6 +122,16 @@ class Connection:
         except grpc.aio.AioRpcError as failure:
             log.debug("a dialled agent does not take a cancel: %s", failure.code())
 
+    async def prepare_handoff(self, request: bytes, timeout_s: float) -> bytes:
+        """What the agent knows of a session; nothing if it does not say."""
+        try:
+            answer = await self._prepare(request, timeout=timeout_s, metadata=self._metadata)
+        except grpc.aio.AioRpcError as failure:
+            log.debug("a dialled agent does not say what it knows of a session: %s", failure.code())
+            return b""
+        snapshot: bytes = answer.snapshot
+        return snapshot if len(snapshot) <= SNAPSHOT_BYTES else b""
+
     async def close(self) -> None:
         """Ends all calls."""
         await self._channel.close()
@@ -133,6 +146,7 @@ class DialledLink:
         self.tenant = tenant
         self.connection = Connection(route, keepalive=endpoint.keeps_alive)
         self.payload_limit = route.payload_limit
+        self.hands_over = endpoint.hands_over
         self.instance: Instance | None = None
         """Who is there, once the core has taken the link."""
         self.running: list[tuple[str, str, int, int]] = []
@@ -224,6 +238,17 @@ class DialledLink:
 
     def drain(self, deadline_ms: int) -> None:
         """See AgentLink. The contract has no word for it: it gets nothing new, and finishes what it has."""
+
+    def prepare_handoff(self, tenant: str, session: str, timeout_ms: int) -> None:
+        """See AgentLink."""
+        self._own(self._prepare_handoff(tenant, session, timeout_ms / 1_000))
+
+    async def _prepare_handoff(self, tenant: str, session: str, timeout_s: float) -> None:
+        request = endpoint_pb2.PrepareHandoffRequest(session=session_key(session))
+        request.tenant = tenant if tenant != self.tenant else ""
+        snapshot = await self.connection.prepare_handoff(request.SerializeToString(), timeout_s)
+        if self.instance is not None:
+            self.post(ev.SnapshotCame(self.instance, (tenant, session), snapshot))
 
     def close(self, fault: Fault) -> None:
         """See AgentLink."""

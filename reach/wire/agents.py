@@ -19,9 +19,18 @@ from reach.core.stream import Delta, Mode, size_in_bytes
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
 from reach.wire.addresses import read_address
 from reach.wire.answers import content_of
-from reach.wire.requests import ID_BYTES, TAGS, check_enum, check_id, check_ids, check_labels, duration_ms, invalid
+from reach.wire.requests import (
+    ID_BYTES,
+    TAGS,
+    check_enum,
+    check_id,
+    check_ids,
+    check_labels,
+    duration_ms,
+    invalid,
+)
 from reach.wire.schemas import check_schema, schema_id
-from reach.wire.sessions import read_names
+from reach.wire.sessions import HANDOFF, read_names
 from reach.wire.status import bounded_text, error_from_proto
 
 CAPABILITIES = 256
@@ -127,7 +136,7 @@ def _read_endpoint(r: agent_pb2.Registration) -> Endpoint | None:
             found = Endpoint(
                 endpoint.url,
                 endpoint.auth_reference,
-                *(name in features for name in ("rejoin", "effects", "keepalive")),
+                *(name in features for name in ("rejoin", "effects", "keepalive", HANDOFF)),
             )
         elif scheme != "stream":
             text = f"{endpoint.url!r} is none of stream:, grpc://, http(s)://, a2a+https://"

@@ -54,7 +54,7 @@ class ProtoCodec:
         """The turn of a task that ended, and the names and values that it brings."""
         return exchange_of(task)
 
-    def offered_context(self, context: Context, snapshot: bytes | None, number: int) -> bytes:
+    def offered_context(self, context: Context, snapshot: bytes, number: int) -> bytes:
         """What an offer says of a conversation, as a field of it."""
         return context_field(context_bytes(context), snapshot, number)
 

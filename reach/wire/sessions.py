@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agentreach.v1 import attempt_pb2, payload_pb2, session_pb2, task_pb2
+from agentreach.v1 import attach_pb2, attempt_pb2, payload_pb2, session_pb2, task_pb2
+from reach.core import events as ev
 from reach.core.context import NAMES, SUMMARY_BYTES, Context, Exchange, Facts, Said
-from reach.core.model import Task
+from reach.core.model import Instance, Task
 from reach.core.summary import lines_of
 from reach.wire.answers import content_of, duration, fill_payload
 from reach.wire.encoding import LENGTH_AND_CONTENT, VARINT, tag
-from reach.wire.requests import ID_BYTES, VALUE_BYTES
+from reach.wire.requests import ID_BYTES, VALUE_BYTES, check_id, session_name
 from reach.wire.status import bounded_text
+
+SNAPSHOT_BYTES = 256 << 10
+HANDOFF = "handoff"
+"""Feature of agents that say what they know of a session which is about to move."""
 
 _CONTEXT = tag(attempt_pb2.Offer, "session_context") + LENGTH_AND_CONTENT
 _HANDOFF = tag(attempt_pb2.SessionContext, "handoff") + LENGTH_AND_CONTENT
@@ -36,6 +41,13 @@ def read_names(names: Mapping[str, str]) -> dict[str, str]:
         if name and len(name.encode()) <= ID_BYTES:
             kept[name] = bounded_text(names[name], VALUE_BYTES)
     return kept
+
+
+def read_snapshot(instance: Instance, tenant: str, message: attach_pb2.HandoffSnapshot) -> ev.SnapshotCame:
+    """What an agent knows of a session. One that is too large is none: its session waits for the answer."""
+    name = (check_id("handoff.tenant", message.tenant) or tenant, session_name(message.session))
+    snapshot = message.snapshot if len(message.snapshot) <= SNAPSHOT_BYTES else b""
+    return ev.SnapshotCame(instance, name, snapshot)
 
 
 def context_message(context: Context) -> attempt_pb2.SessionContext:
@@ -79,7 +91,7 @@ def context_bytes(context: Context) -> bytes:
     return made
 
 
-def context_field(context: bytes, snapshot: bytes | None = None, number: int = 0) -> bytes:
+def context_field(context: bytes, snapshot: bytes = b"", number: int = 0) -> bytes:
     """The field of an Offer that says what is known of the conversation.
 
     Args:

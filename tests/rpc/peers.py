@@ -178,7 +178,18 @@ class AgentByHand(Stream):
     """An agent on an Attach stream. Link 1 is the one that `join` opens."""
 
     request = attach_pb2.AttachRequest
-    kinds = ("links", "refusals", "offers", "cancels", "acknowledgements", "credits", "grants", "drains", "pings")
+    kinds = (
+        "links",
+        "refusals",
+        "offers",
+        "cancels",
+        "acknowledgements",
+        "credits",
+        "grants",
+        "drains",
+        "pings",
+        "handoffs",
+    )
 
     def __init__(self, stubs: Stubs, metadata: Metadata = ()) -> None:
         super().__init__(stubs.agent.Attach(metadata=metadata))

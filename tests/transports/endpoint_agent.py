@@ -36,6 +36,9 @@ class EndpointAgent(endpoint_pb2_grpc.AgentEndpointServiceServicer):
         self.open: dict[str, Any] = {}
         self.cancelled: list[Any] = []
         self.checks: list[Any] = []
+        self.asked: list[Any] = []
+        """Sessions that were to be handed over."""
+        self.snapshot = b""
         self.metadata: list[dict[str, Any]] = []
         self.health = health.aio.HealthServicer()
 
@@ -54,6 +57,11 @@ class EndpointAgent(endpoint_pb2_grpc.AgentEndpointServiceServicer):
                 yield frame
         finally:
             self.open.pop(offer.task.task_id, None)
+
+    async def PrepareHandoff(self, request: Any, context: Any) -> Any:
+        """See the contract."""
+        self.asked.append(request)
+        return pb.PrepareHandoffResponse(snapshot=self.snapshot)
 
     async def Cancel(self, request: Any, context: Any) -> Any:
         """See the contract."""

@@ -99,6 +99,11 @@ class AgentDoor(ServerEnd):
         """See AgentLink."""
         self._say("drain")
 
+    def prepare_handoff(self, tenant: str, session: str, timeout_ms: int) -> None:
+        """See AgentLink."""
+        self.server.tell("asks what is known of {}", session)
+        self._say("handoff", tenant, session)
+
     def reopen(self) -> None:
         """See AgentLink."""
         self._say("reopen")

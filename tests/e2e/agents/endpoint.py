@@ -57,6 +57,10 @@ class Endpoint(endpoint_pb2_grpc.AgentEndpointServiceServicer):
             running.cancel()
         return endpoint_pb2.CancelResponse()
 
+    async def PrepareHandoff(self, request: endpoint_pb2.PrepareHandoffRequest, context: Any) -> Any:
+        """It knows nothing of sessions."""
+        return endpoint_pb2.PrepareHandoffResponse()
+
     async def Check(self, request: endpoint_pb2.CheckRequest, context: Any) -> endpoint_pb2.CheckResponse:
         """What runs."""
         running = [attempt_pb2.AttemptKey(task_id=task_id, attempt=attempt) for task_id, attempt in self._running]

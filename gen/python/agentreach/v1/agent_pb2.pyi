@@ -460,7 +460,8 @@ class Registration(_message.Message):
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Optional parts of the protocol that it understands. Of agents that are dialled: `rejoin` (Execute joins an attempt
         that runs or has ended), `effects` (it asks by BeginEffect before an irreversible effect; else sending is the
-        grant), `keepalive` (its server allows pings each 10 s).
+        grant), `keepalive` (its server allows pings each 10 s). Of all: `handoff` (it says what it knows of a session that
+        is about to move to another instance).
         """
 
     def __init__(

@@ -24,27 +24,32 @@ _sym_db = _symbol_database.Default()
 
 from agentreach.v1 import agent_pb2 as agentreach_dot_v1_dot_agent__pb2
 from agentreach.v1 import attempt_pb2 as agentreach_dot_v1_dot_attempt__pb2
+from agentreach.v1 import task_pb2 as agentreach_dot_v1_dot_task__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61gentreach/v1/endpoint.proto\x12\ragentreach.v1\x1a\x19\x61gentreach/v1/agent.proto\x1a\x1b\x61gentreach/v1/attempt.proto\"5\n\x0e\x45xecuteRequest\x12#\n\x05offer\x18\x01 \x01(\x0b\x32\x14.agentreach.v1.Offer\"\xcc\x01\n\x0f\x45xecuteResponse\x12,\n\x06\x61\x63\x63\x65pt\x18\x01 \x01(\x0b\x32\x1c.agentreach.v1.AttemptAccept\x12+\n\x06\x64\x65ltas\x18\x02 \x03(\x0b\x32\x1b.agentreach.v1.AttemptDelta\x12\x30\n\x08progress\x18\x03 \x03(\x0b\x32\x1e.agentreach.v1.AttemptProgress\x12,\n\x06result\x18\x04 \x01(\x0b\x32\x1c.agentreach.v1.AttemptResult\"7\n\rCancelRequest\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\"\x10\n\x0e\x43\x61ncelResponse\":\n\x0c\x43heckRequest\x12*\n\x07running\x18\x01 \x03(\x0b\x32\x19.agentreach.v1.AttemptKey\"\xae\x01\n\rCheckResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12*\n\x06status\x18\x02 \x01(\x0b\x32\x1a.agentreach.v1.AgentStatus\x12\x1e\n\x11worker_idle_share\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12*\n\x07running\x18\x04 \x03(\x0b\x32\x19.agentreach.v1.AttemptKeyB\x14\n\x12_worker_idle_share2\xed\x01\n\x14\x41gentEndpointService\x12J\n\x07\x45xecute\x12\x1d.agentreach.v1.ExecuteRequest\x1a\x1e.agentreach.v1.ExecuteResponse0\x01\x12\x45\n\x06\x43\x61ncel\x12\x1c.agentreach.v1.CancelRequest\x1a\x1d.agentreach.v1.CancelResponse\x12\x42\n\x05\x43heck\x12\x1b.agentreach.v1.CheckRequest\x1a\x1c.agentreach.v1.CheckResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61gentreach/v1/endpoint.proto\x12\ragentreach.v1\x1a\x19\x61gentreach/v1/agent.proto\x1a\x1b\x61gentreach/v1/attempt.proto\x1a\x18\x61gentreach/v1/task.proto\"5\n\x0e\x45xecuteRequest\x12#\n\x05offer\x18\x01 \x01(\x0b\x32\x14.agentreach.v1.Offer\"\xcc\x01\n\x0f\x45xecuteResponse\x12,\n\x06\x61\x63\x63\x65pt\x18\x01 \x01(\x0b\x32\x1c.agentreach.v1.AttemptAccept\x12+\n\x06\x64\x65ltas\x18\x02 \x03(\x0b\x32\x1b.agentreach.v1.AttemptDelta\x12\x30\n\x08progress\x18\x03 \x03(\x0b\x32\x1e.agentreach.v1.AttemptProgress\x12,\n\x06result\x18\x04 \x01(\x0b\x32\x1c.agentreach.v1.AttemptResult\"7\n\rCancelRequest\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\"\x10\n\x0e\x43\x61ncelResponse\"S\n\x15PrepareHandoffRequest\x12*\n\x07session\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\x12\x0e\n\x06tenant\x18\x02 \x01(\t\"*\n\x16PrepareHandoffResponse\x12\x10\n\x08snapshot\x18\x01 \x01(\x0c\":\n\x0c\x43heckRequest\x12*\n\x07running\x18\x01 \x03(\x0b\x32\x19.agentreach.v1.AttemptKey\"\xae\x01\n\rCheckResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12*\n\x06status\x18\x02 \x01(\x0b\x32\x1a.agentreach.v1.AgentStatus\x12\x1e\n\x11worker_idle_share\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12*\n\x07running\x18\x04 \x03(\x0b\x32\x19.agentreach.v1.AttemptKeyB\x14\n\x12_worker_idle_share2\xcc\x02\n\x14\x41gentEndpointService\x12J\n\x07\x45xecute\x12\x1d.agentreach.v1.ExecuteRequest\x1a\x1e.agentreach.v1.ExecuteResponse0\x01\x12\x45\n\x06\x43\x61ncel\x12\x1c.agentreach.v1.CancelRequest\x1a\x1d.agentreach.v1.CancelResponse\x12\x42\n\x05\x43heck\x12\x1b.agentreach.v1.CheckRequest\x1a\x1c.agentreach.v1.CheckResponse\x12]\n\x0ePrepareHandoff\x12$.agentreach.v1.PrepareHandoffRequest\x1a%.agentreach.v1.PrepareHandoffResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agentreach.v1.endpoint_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EXECUTEREQUEST']._serialized_start=103
-  _globals['_EXECUTEREQUEST']._serialized_end=156
-  _globals['_EXECUTERESPONSE']._serialized_start=159
-  _globals['_EXECUTERESPONSE']._serialized_end=363
-  _globals['_CANCELREQUEST']._serialized_start=365
-  _globals['_CANCELREQUEST']._serialized_end=420
-  _globals['_CANCELRESPONSE']._serialized_start=422
-  _globals['_CANCELRESPONSE']._serialized_end=438
-  _globals['_CHECKREQUEST']._serialized_start=440
-  _globals['_CHECKREQUEST']._serialized_end=498
-  _globals['_CHECKRESPONSE']._serialized_start=501
-  _globals['_CHECKRESPONSE']._serialized_end=675
-  _globals['_AGENTENDPOINTSERVICE']._serialized_start=678
-  _globals['_AGENTENDPOINTSERVICE']._serialized_end=915
+  _globals['_EXECUTEREQUEST']._serialized_start=129
+  _globals['_EXECUTEREQUEST']._serialized_end=182
+  _globals['_EXECUTERESPONSE']._serialized_start=185
+  _globals['_EXECUTERESPONSE']._serialized_end=389
+  _globals['_CANCELREQUEST']._serialized_start=391
+  _globals['_CANCELREQUEST']._serialized_end=446
+  _globals['_CANCELRESPONSE']._serialized_start=448
+  _globals['_CANCELRESPONSE']._serialized_end=464
+  _globals['_PREPAREHANDOFFREQUEST']._serialized_start=466
+  _globals['_PREPAREHANDOFFREQUEST']._serialized_end=549
+  _globals['_PREPAREHANDOFFRESPONSE']._serialized_start=551
+  _globals['_PREPAREHANDOFFRESPONSE']._serialized_end=593
+  _globals['_CHECKREQUEST']._serialized_start=595
+  _globals['_CHECKREQUEST']._serialized_end=653
+  _globals['_CHECKRESPONSE']._serialized_start=656
+  _globals['_CHECKRESPONSE']._serialized_end=830
+  _globals['_AGENTENDPOINTSERVICE']._serialized_start=833
+  _globals['_AGENTENDPOINTSERVICE']._serialized_end=1165
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ The service that dialled agents serve."""
 
 from agentreach.v1 import agent_pb2 as _agent_pb2
 from agentreach.v1 import attempt_pb2 as _attempt_pb2
+from agentreach.v1 import task_pb2 as _task_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -126,6 +127,56 @@ class CancelResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CancelResponse: _TypeAlias = CancelResponse  # noqa: Y015
+
+@_typing.final
+class PrepareHandoffRequest(_message.Message):
+    """What do you know of a session?"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """The tenant of the session, where it is not the agent's."""
+    @_builtins.property
+    def session(self) -> _task_pb2.SessionKey:
+        """The session."""
+
+    def __init__(
+        self,
+        *,
+        session: _task_pb2.SessionKey | None = ...,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrepareHandoffRequest: _TypeAlias = PrepareHandoffRequest  # noqa: Y015
+
+@_typing.final
+class PrepareHandoffResponse(_message.Message):
+    """What the instance knows of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    snapshot: _builtins.bytes
+    """Opaque, at most 256 KiB; empty: nothing that the context of the session does not say."""
+    def __init__(
+        self,
+        *,
+        snapshot: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["snapshot", b"snapshot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrepareHandoffResponse: _TypeAlias = PrepareHandoffResponse  # noqa: Y015
 
 @_typing.final
 class CheckRequest(_message.Message):

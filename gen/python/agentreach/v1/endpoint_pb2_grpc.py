@@ -51,6 +51,11 @@ class AgentEndpointServiceStub:
                 request_serializer=agentreach_dot_v1_dot_endpoint__pb2.CheckRequest.SerializeToString,
                 response_deserializer=agentreach_dot_v1_dot_endpoint__pb2.CheckResponse.FromString,
                 _registered_method=True)
+        self.PrepareHandoff = channel.unary_unary(
+                '/agentreach.v1.AgentEndpointService/PrepareHandoff',
+                request_serializer=agentreach_dot_v1_dot_endpoint__pb2.PrepareHandoffRequest.SerializeToString,
+                response_deserializer=agentreach_dot_v1_dot_endpoint__pb2.PrepareHandoffResponse.FromString,
+                _registered_method=True)
 
 
 class AgentEndpointServiceServicer:
@@ -91,6 +96,15 @@ class AgentEndpointServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PrepareHandoff(self, request, context):
+        """Says what the agent knows of a session that is about to move to another instance. Called only with the feature
+        `handoff`; the session waits for the answer, for as long as the deadline of the call. Safe to retry.
+        Errors: none of its own; whatever it ends with, the session moves without a snapshot.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentEndpointServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -108,6 +122,11 @@ def add_AgentEndpointServiceServicer_to_server(servicer, server):
                     servicer.Check,
                     request_deserializer=agentreach_dot_v1_dot_endpoint__pb2.CheckRequest.FromString,
                     response_serializer=agentreach_dot_v1_dot_endpoint__pb2.CheckResponse.SerializeToString,
+            ),
+            'PrepareHandoff': grpc.unary_unary_rpc_method_handler(
+                    servicer.PrepareHandoff,
+                    request_deserializer=agentreach_dot_v1_dot_endpoint__pb2.PrepareHandoffRequest.FromString,
+                    response_serializer=agentreach_dot_v1_dot_endpoint__pb2.PrepareHandoffResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -193,6 +212,33 @@ class AgentEndpointService:
             '/agentreach.v1.AgentEndpointService/Check',
             agentreach_dot_v1_dot_endpoint__pb2.CheckRequest.SerializeToString,
             agentreach_dot_v1_dot_endpoint__pb2.CheckResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PrepareHandoff(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentreach.v1.AgentEndpointService/PrepareHandoff',
+            agentreach_dot_v1_dot_endpoint__pb2.PrepareHandoffRequest.SerializeToString,
+            agentreach_dot_v1_dot_endpoint__pb2.PrepareHandoffResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,11 @@ class AgentEndpointServiceStub:
     does not name then is not running. Safe to retry.
     Errors: none of its own. UNIMPLEMENTED: nothing is known of what runs, and running attempts keep their time.
     """
+    PrepareHandoff: _grpc.UnaryUnaryMultiCallable[_endpoint_pb2.PrepareHandoffRequest, _endpoint_pb2.PrepareHandoffResponse]
+    """Says what the agent knows of a session that is about to move to another instance. Called only with the feature
+    `handoff`; the session waits for the answer, for as long as the deadline of the call. Safe to retry.
+    Errors: none of its own; whatever it ends with, the session moves without a snapshot.
+    """
 
 @_typing.type_check_only
 class AgentEndpointServiceAsyncStub(AgentEndpointServiceStub):
@@ -84,6 +89,11 @@ class AgentEndpointServiceAsyncStub(AgentEndpointServiceStub):
     """Says how the agent is and what it runs. Called at registration, every 15 s, and when a connection was lost: what it
     does not name then is not running. Safe to retry.
     Errors: none of its own. UNIMPLEMENTED: nothing is known of what runs, and running attempts keep their time.
+    """
+    PrepareHandoff: _aio.UnaryUnaryMultiCallable[_endpoint_pb2.PrepareHandoffRequest, _endpoint_pb2.PrepareHandoffResponse]  # type: ignore[assignment]
+    """Says what the agent knows of a session that is about to move to another instance. Called only with the feature
+    `handoff`; the session waits for the answer, for as long as the deadline of the call. Safe to retry.
+    Errors: none of its own; whatever it ends with, the session moves without a snapshot.
     """
 
 class AgentEndpointServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -128,6 +138,17 @@ class AgentEndpointServiceServicer(metaclass=_abc_1.ABCMeta):
         """Says how the agent is and what it runs. Called at registration, every 15 s, and when a connection was lost: what it
         does not name then is not running. Safe to retry.
         Errors: none of its own. UNIMPLEMENTED: nothing is known of what runs, and running attempts keep their time.
+        """
+
+    @_abc_1.abstractmethod
+    def PrepareHandoff(
+        self,
+        request: _endpoint_pb2.PrepareHandoffRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_endpoint_pb2.PrepareHandoffResponse, _abc.Awaitable[_endpoint_pb2.PrepareHandoffResponse]]:
+        """Says what the agent knows of a session that is about to move to another instance. Called only with the feature
+        `handoff`; the session waits for the answer, for as long as the deadline of the call. Safe to retry.
+        Errors: none of its own; whatever it ends with, the session moves without a snapshot.
         """
 
 def add_AgentEndpointServiceServicer_to_server(servicer: AgentEndpointServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
