@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
-from bench import decisions, peer_runs, runs
+from bench import decisions, memory, peer_runs, recovery, runs
 
 
 class Budget(NamedTuple):
@@ -120,6 +120,30 @@ BUDGETS = {
         None,
         20_000 * 0.99,
         "higher",
+    ),
+    "PRF-8": Budget(
+        "100,000 waiting tasks after kill -9, to SERVING",
+        "s",
+        lambda scale: recovery.recover(int(100_000 * scale)).seconds,
+        None,
+        3.0,
+        "lower",
+    ),
+    "PRF-9": Budget(
+        "memory of a server with 10,000 agents",
+        "MB",
+        lambda scale: memory.agents(int(10_000 * scale)),
+        None,
+        200.0,
+        "lower",
+    ),
+    "PRF-9@streaming": Budget(
+        "growth of a server that streams without a pause for a minute",
+        "MB",
+        lambda scale: memory.streaming(60 * scale).growth_mb,
+        None,
+        10.0,
+        "lower",
     ),
     "PRF-10": Budget("start to SERVING", "s", lambda scale: runs.start_seconds(), None, 1.5, "lower"),
 }

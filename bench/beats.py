@@ -122,7 +122,7 @@ class AgentStream:
         await asyncio.wait({self._reader})
 
 
-async def _send(streams: list[AgentStream], frames: list[list[bytes]], seconds: float) -> None:
+async def send(streams: list[AgentStream], frames: list[list[bytes]], seconds: float) -> None:
     """Lets all beat for so long."""
     began = time.monotonic()
     for tick in range(round(seconds / TICK)):
@@ -149,9 +149,9 @@ async def beat(a: argparse.Namespace) -> Beats:
     used = cpu_seconds(pid)
     await asyncio.sleep(IDLE_SECONDS)
     idle = (cpu_seconds(pid) - used) / IDLE_SECONDS
-    await _send(streams, frames, interval)  # who has just come is looked at more closely: that is not what we measure
+    await send(streams, frames, interval)  # who has just come is looked at more closely: that is not what we measure
     before, used, began = await asyncio.to_thread(counted, admin_port), cpu_seconds(pid), time.monotonic()
-    await _send(streams, frames, a.seconds)
+    await send(streams, frames, a.seconds)
     took, used = time.monotonic() - began, cpu_seconds(pid) - used
     got = await asyncio.to_thread(counted, admin_port) - before
     for stream in streams:

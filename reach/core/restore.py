@@ -86,7 +86,7 @@ def restore_task(
     task.accepted_ms = turn.now_ms - age
     if questions:
         task.dialogue = dialogue_of(pool, questions, inputs, turn)
-    resume_after_load(task, turn.now_ms)
+    resume_after_load(task)
     begun = {row.number: row for row in attempts}
     failed: dict[int, FailureRow] = {row.number: row for row in failures}
     for number, failure in sorted(failed.items()):

@@ -215,6 +215,11 @@ def log_of(task: Task, now_ms: int) -> TaskLog:
     log: TaskLog | None = task.log
     if log is None:
         log = task.log = TaskLog()
+        if task.sequence > 3:  # without a log: it was loaded, and nothing happened since
+            log.fold_whole = False
+            resumed = (task.sequence, 0, task.accepted_wall_ms, Kind.RESUMED, task.sequence - 1)
+            log.append(resumed, EVENT_OVERHEAD, now_ms)
+            return log
         if task.sequence >= 1:
             log.append((1, 0, task.accepted_wall_ms, Kind.ACCEPTED, None), EVENT_OVERHEAD, now_ms)
         if task.sequence >= 2:
@@ -244,16 +249,12 @@ def emit(task: Task, kind: Kind, data: Any, turn: Turn) -> None:
     task.log.append((task.sequence, task.attempt, turn.wall_ms, kind, data), size_of(kind, data), turn.now_ms)
 
 
-def resume_after_load(task: Task, now_ms: int) -> None:
-    """Numbering goes on behind the reserve, so that no sequence ever repeats; the first event says so.
+def resume_after_load(task: Task) -> None:
+    """Numbering goes on behind the reserve, so that no sequence ever repeats; the first event says so (`log_of`).
 
     The next block is reserved with the next event: until then there is nothing that another owner could number anew.
     """
-    log = task.log = TaskLog()
-    log.fold_whole = False
-    before = task.reserved
-    task.sequence = before + 1
-    log.append((task.sequence, task.attempt, task.accepted_wall_ms, Kind.RESUMED, before), EVENT_OVERHEAD, now_ms)
+    task.sequence = task.reserved + 1
 
 
 def flush(task: Task, turn: Turn) -> None:

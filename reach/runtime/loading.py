@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 from reach.core.effects import Turn
@@ -38,13 +39,19 @@ def restore(host: Host, loaded: Loaded, turns: Sequence[Ended] = ()) -> int:
     """Brings back what the journal holds; returns how many tasks go on. Called once, before anything is served."""
     turn = Turn(host.clock.now_ms(), host.clock.wall_ms())
     host.begin(loaded.next_row, loaded.next_revision)
-    for agent in loaded.agents:
-        _restore_agent(host, agent, turn)
-    for pin in loaded.pins:
-        restore_pin(host.pool(PoolKey(pin.pool_tenant, pin.agent_type)), pin, turn)
-    host.sessions.restore(loaded.contexts, turns)
-    for stored in loaded.tasks:
-        _restore_task(host, stored, turn)
+    collecting = gc.isenabled()
+    gc.disable()  # all that is made here stays: looking for garbage in it took longer than making it
+    try:
+        for agent in loaded.agents:
+            _restore_agent(host, agent, turn)
+        for pin in loaded.pins:
+            restore_pin(host.pool(PoolKey(pin.pool_tenant, pin.agent_type)), pin, turn)
+        host.sessions.restore(loaded.contexts, turns)
+        for stored in loaded.tasks:
+            _restore_task(host, stored, turn)
+    finally:
+        if collecting:
+            gc.enable()
     host.committer.submit(turn)
     host.arm_all()
     host.outbox.start()
@@ -62,7 +69,7 @@ def _restore_agent(host: Host, agent: AgentRow, turn: Turn) -> None:
 
 def _restore_task(host: Host, stored: StoredTask, turn: Turn) -> None:
     row = stored.task
-    task = host.codec.task_of(row.tenant, row.spec)
+    task, selector = host.codec.restored(row.tenant, row.spec)
     task.row, task.accepted_wall_ms, task.reserved = row.row, row.accepted_wall_ms, stored.reserved
     task.effect_granted, task.checkpoint = stored.effect_granted, stored.checkpoint
     attempts = list(stored.attempts)
@@ -70,6 +77,5 @@ def _restore_task(host: Host, stored: StoredTask, turn: Turn) -> None:
         first = AttemptRow(row.row, row.shard, row.attempt, row.instance_id, row.agent_id, row.generation,
                            row.accepted_wall_ms, row.reserved)  # fmt: skip
         attempts.insert(0, first)
-    selector = host.codec.selector_of(row.spec)
     pool = host.pool(host.level_1.restore(task, selector, PoolKey(row.pool_tenant, row.agent_type)))
     restore_task(pool, task, attempts, stored.failures, turn, stored.questions, stored.inputs)

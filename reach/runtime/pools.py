@@ -31,6 +31,9 @@ class Codec(Protocol):
     def task_of(self, tenant: str, spec: bytes) -> Task:
         """The task of a request that was accepted once."""
 
+    def restored(self, tenant: str, spec: bytes) -> tuple[Task, Selector]:
+        """Both that and the next, for the price of one."""
+
     def selector_of(self, spec: bytes) -> Selector:
         """What the request named to choose a pool."""
 

@@ -24,16 +24,20 @@ class ProtoCodec:
 
     def task_of(self, tenant: str, spec: bytes) -> Task:
         """The task of a request that was accepted once."""
+        return self.restored(tenant, spec)[0]
+
+    def restored(self, tenant: str, spec: bytes) -> tuple[Task, Selector]:
+        """The task of a request that was accepted once, and what it named to choose a pool."""
         message = task_pb2.TaskSpec.FromString(spec)
         policy, message.policy = message.policy, ""  # it may have left the configuration; then the pool's holds
         hook: tuple[tuple[str, str], ...] = ()
         if message.HasField("webhook"):  # it was allowed when the task was taken
             hook = announced(tenant, message.webhook)
             message.ClearField("webhook")
-        task = self.reader.read(tenant, message)[0]
+        task, selector = self.reader.read(tenant, message)
         task.spec, task.size, task.policy = spec, len(spec), policy
         task.announce = (*task.announce, *hook)
-        return task
+        return task, selector
 
     def selector_of(self, spec: bytes) -> Selector:
         """What the request named to choose a pool."""
