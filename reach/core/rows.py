@@ -6,7 +6,7 @@ value: what is read of it, nobody changes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from reach.core.model import Content
 
@@ -217,6 +217,10 @@ class OutboxDone(NamedTuple):
     key: str
 
 
+ROW_BYTES: Final = 200
+"""What a row takes beside its payload, more or less."""
+
+
 class Writes:
     """Rows of one group commit, by kind. Merging keeps the order within each kind."""
 
@@ -277,6 +281,16 @@ class Writes:
     def count(self) -> int:
         """Rows of all kinds."""
         return sum(len(getattr(self, kind)) for kind in self.__slots__)
+
+    def size_bytes(self) -> int:
+        """What its rows take in a store, more or less."""
+        return (
+            ROW_BYTES * self.count()
+            + sum([len(task.spec) for task in self.tasks])
+            + sum([len(outcome.content) for outcome in self.outcomes if outcome.content])
+            + sum([len(checkpoint.data) for checkpoint in self.checkpoints])
+            + sum([len(fact.body) for fact in self.outbox])
+        )
 
     def merge(self, other: Writes) -> None:
         """Adds the rows of a later step."""

@@ -6,6 +6,11 @@ import os
 import time
 
 
+def stopwatch() -> float:
+    """Seconds on the monotonic clock, finer than the loop's, to measure what the loop itself does."""
+    return time.monotonic()
+
+
 class Clock:
     """Time in milliseconds, and random names. Tests and simulations give another one."""
 

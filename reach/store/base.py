@@ -133,6 +133,10 @@ class Journal(Protocol):
             StoreFull, StoreUnavailable, StoreBroken.
         """
 
+    def heavy(self) -> bool:
+        """Whether the next commit may take many times as long as the last ones: it is not to be made where others wait
+        for more than its outcome. Asked before each commit, so it costs next to nothing."""
+
     def find(self, tenant: str, task_id: str) -> StoredTask | None:
         """One task, open or ended."""
 

@@ -116,6 +116,10 @@ class MemoryJournal:
             self._keep_others(kept)
             return taken
 
+    def heavy(self) -> bool:
+        """See `Journal.heavy`."""
+        return False
+
     def find(self, tenant: str, task_id: str) -> StoredTask | None:
         """See `Journal.find`."""
         with self._lock:

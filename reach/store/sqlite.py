@@ -10,7 +10,6 @@ lists in `sqlite_list`.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import struct
 import threading
@@ -31,18 +30,9 @@ from reach.store.migrations import APPLICATION_ID, MIGRATIONS, NEWEST
 from reach.store.sqlite_errors import translated
 from reach.store.sqlite_keys import Entry, KeyIndex, Slice, entries_of, hash_of
 from reach.store.sqlite_list import list_tasks
+from reach.store.sqlite_log import BUSY_MS, MOST_BYTES, MOST_PAGES, WriteAheadLog
 
 FILE_NAME: Final = "journal.db"
-MOST_PAGES: Final = 10_000
-"""Pages in the write-ahead log (40 MB) from which a commit copies it into the database. Smaller: the same pages are
-copied more often; larger: longer pauses (45 to 90 ms here) and a longer start after a crash. Copying from a thread of
-its own made the longest pauses shorter and the usual ones longer (two syncs at a time), so SQLite may do it."""
-MOST_BYTES: Final = 56 << 20
-"""Size of the log's file from which it is cut off: readers kept it from beginning anew."""
-TRIM_EVERY: Final = 16
-"""Commits between two looks at that size."""
-BUSY_MS: Final = 1_000
-"""How long a statement waits for somebody else who holds the file, which nobody should."""
 CACHE_KIB: Final = 32_768
 
 T = TypeVar("T")
@@ -65,12 +55,11 @@ class SqliteJournal:
     def __init__(self, folder: str | Path) -> None:
         self._folder = DataFolder(Path(folder))
         self._path = self._folder.path / FILE_NAME
-        self._log_path = f"{self._path}-wal"
-        self._commits = 0
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._reading = threading.Lock()
         """Held during each read transaction of ours."""
+        self._log = WriteAheadLog(f"{self._path}-wal", self._reading)
         self._broken: StoreBroken | None = None
         self._index = KeyIndex()
         self._open: set[int] = set()
@@ -185,7 +174,12 @@ class SqliteJournal:
         except BaseException:
             self._broken = StoreBroken("what is in memory is no longer what is on disk")
             raise
+        self._log.grew(writes.size_bytes())
         return done.taken
+
+    def heavy(self) -> bool:
+        """See `Journal.heavy`."""
+        return self._log.heavy()
 
     def _write(self, writes: Writes, db: sqlite3.Connection) -> _Done:
         tasks: list[TaskRow] = []
@@ -258,7 +252,13 @@ class SqliteJournal:
         db = self._writer
         if db is None:
             raise StoreUnavailable("the journal is closed")
-        self._trim(db)
+        try:
+            self._log.tend(db)
+        except sqlite3.Error as error:
+            failure = translated(error, f"{self._path} cannot take over its log")
+            if isinstance(failure, StoreBroken):
+                self._broken = failure
+                raise failure from error
         try:
             db.execute("begin immediate")
             result = work(db)
@@ -287,30 +287,6 @@ class SqliteJournal:
             db.execute("rollback")
         except sqlite3.Error as error:
             self._broken = StoreBroken(f"{self._path} cannot be rolled back: {error}")
-
-    def _log_bytes(self) -> int:
-        try:
-            return os.stat(self._log_path).st_size
-        except FileNotFoundError:
-            return 0
-
-    def _trim(self, db: sqlite3.Connection) -> None:
-        """Cuts off a log that is too long; no reader of ours runs meanwhile."""
-        self._commits += 1
-        if self._commits % TRIM_EVERY or self._log_bytes() <= MOST_BYTES or not self._reading.acquire(timeout=0.05):
-            return
-        try:
-            db.execute("pragma busy_timeout = 0").fetchall()
-            db.execute("pragma wal_checkpoint(truncate)").fetchall()
-        except sqlite3.Error as error:
-            # No space, or a reader elsewhere: the commit is durable all the same, and there will be another try.
-            failure = translated(error, f"{self._path} cannot take over its log")
-            if isinstance(failure, StoreBroken):
-                self._broken = failure
-                raise failure from error
-        finally:
-            db.execute(f"pragma busy_timeout = {BUSY_MS}").fetchall()
-            self._reading.release()
 
     # Reading
 
@@ -376,7 +352,7 @@ class SqliteJournal:
             used, free, page = (
                 db.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
             )
-        return int((used - free) * page) + self._log_bytes()
+        return int((used - free) * page) + self._log.size_bytes()
 
     @contextmanager
     def _read(self) -> Iterator[sqlite3.Connection]:

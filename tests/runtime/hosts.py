@@ -28,6 +28,15 @@ class HeldWriter:
     def __init__(self) -> None:
         self.work: list[Work] = []
 
+    def now(self) -> float:
+        return 0.0
+
+    def here(self, rows: int, size_bytes: Any) -> bool:
+        return False
+
+    def took(self, ms: float) -> None:
+        raise AssertionError("nothing runs here")
+
     def put(self, work: Work) -> None:
         self.work.append(work)
 

@@ -7,8 +7,9 @@ import threading
 from typing import Any
 
 from reach.core.effects import Turn, then
-from reach.core.rows import ReserveRow, Writes
+from reach.core.rows import CheckpointRow, ReserveRow, Writes
 from reach.runtime.committer import Committer
+from reach.runtime.writer import AWAY_SECONDS, HERE_BYTES, HERE_ROWS, SLOW_MS, STUCK_MS, ThreadWriter
 from reach.store.base import StoreBroken, StoreError, StoreFull
 
 
@@ -19,9 +20,15 @@ class SlowJournal:
         self.batches: list[list[int]] = []
         self.outcomes: list[list[int] | StoreError] = []
         self.go = threading.Semaphore(0)
+        self.threads: list[str] = []
+        self.is_heavy = True
+
+    def heavy(self) -> bool:
+        return self.is_heavy
 
     def commit(self, writes: Writes) -> list[int]:
         self.batches.append([row.row for row in writes.reserves])
+        self.threads.append(threading.current_thread().name)
         assert self.go.acquire(timeout=10)
         outcome = self.outcomes.pop(0) if self.outcomes else []
         if isinstance(outcome, StoreError):
@@ -168,4 +175,86 @@ async def test_a_barrier_waits_for_what_is_open() -> None:
     shell.journal.go.release()
     await asyncio.wait_for(draining, 10)
     assert len(shell.performed) == 2
+    shell.stop()
+
+
+async def small_commit(shell: Shell, name: str, *rows: int) -> str:
+    """Makes one, and says where it ran."""
+    shell.journal.go.release()
+    shell.submit(name, *rows)
+    await shell.until(lambda: name in shell.said)
+    return "journal" if shell.journal.threads[-1] == "journal" else "loop"
+
+
+async def test_DLV_2_a_small_commit_of_a_quick_disk_runs_on_the_loop() -> None:
+    """It would take longer to hand it over. What it says leaves after it all the same, and in order."""
+    shell = Shell()
+    shell.journal.is_heavy = False
+    shell.journal.go.release()
+    shell.submit("one", 1)
+    shell.submit("read of it")
+    assert shell.said == [], "what else the turn brings comes along"
+    await asyncio.sleep(0)
+    assert shell.said == ["one", "read of it"]
+    assert shell.figures == [1]
+    assert await small_commit(shell, "many", *range(HERE_ROWS + 1)) == "journal"
+    assert await small_commit(shell, "few", *range(HERE_ROWS)) == "loop"
+    shell.stop()
+
+
+async def test_a_commit_that_may_take_long_runs_in_the_thread() -> None:
+    """Heavy: the log is due. Large: a payload. Or the thread has something to do, which must not meet it."""
+    shell = Shell()
+    assert await small_commit(shell, "heavy", 1) == "journal"
+    shell.journal.is_heavy = False
+    assert await small_commit(shell, "light", 2) == "loop"
+    tending = threading.Semaphore(0)
+    shell.committer.tend(lambda: tending.acquire(timeout=10))
+    shell.journal.go.release()
+    shell.submit("behind it", 3)
+    await asyncio.sleep(0.02)
+    assert shell.said == ["heavy", "light"]
+    tending.release()
+    await shell.until(lambda: shell.said == ["heavy", "light", "behind it"])
+    assert shell.journal.threads[-1] == "journal"
+    large = Writes()
+    large.checkpoints.append(CheckpointRow(1, 0, 1, bytes(HERE_BYTES)))
+    writer = ThreadWriter()
+    assert not writer.here(large.count(), large.size_bytes)
+    assert writer.here(1, Writes().size_bytes)
+    writer.stop()
+    shell.stop()
+
+
+def test_F10_a_slow_disk_is_kept_off_the_loop_and_gets_another_chance() -> None:
+    """One commit that hangs, or a mean above the bound, is enough for ten seconds."""
+    now = [100.0]
+    writer = ThreadWriter(lambda: now[0])
+    size = Writes().size_bytes
+    for _ in range(100):
+        writer.took(1.9)
+    assert writer.here(1, size)
+    writer.took(STUCK_MS + 1)
+    assert not writer.here(1, size)
+    now[0] += AWAY_SECONDS
+    assert writer.here(1, size)
+    quick = 0
+    while writer.here(1, size):
+        writer.took(SLOW_MS * 3)
+        quick += 1
+    assert quick <= 5
+    writer.stop()
+
+
+async def test_F7_a_full_store_is_told_of_a_commit_on_the_loop_too() -> None:
+    shell = Shell()
+    shell.journal.is_heavy = False
+    shell.journal.outcomes = [StoreFull("no space"), []]
+    shell.journal.go.release(2)
+    shell.submit("one", 1)
+    await asyncio.sleep(0)
+    assert isinstance(shell.committer.held, StoreFull)
+    assert shell.said == []
+    await shell.until(lambda: shell.said == ["one"])
+    assert shell.journal.threads[-1] == "journal", "while it is held nobody waits for it on the loop"
     shell.stop()

@@ -113,7 +113,7 @@ def test_REG_7_of_several_pools_the_one_whose_draining_instance_has_the_session(
     one = instance_of("one")
     one.health = Health.HEALTHY
     a.instances["one"] = one
-    a.pins = SimpleNamespace(get=lambda *_: SimpleNamespace(instance_id="one"))
+    a.pins = SimpleNamespace(get=lambda *_: SimpleNamespace(instance_id="one", moving_to=""))
     for blocked_by, until_ms, pool in (("", 0, "a"), ("draining", 1, "a"), ("draining", 0, "b"), ("stalled", 1, "b")):
         one.blocked_by, one.drain_until_ms = blocked_by, until_ms
         assert level_1.place(task(session="s"), X).agent_type == pool

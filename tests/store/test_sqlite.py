@@ -15,11 +15,12 @@ import pytest
 
 from reach.core.rows import AgentGone
 from reach.store import sqlite as sqlite_module
-from reach.store import sqlite_rows
+from reach.store import sqlite_log, sqlite_rows
 from reach.store.base import StoreBroken, StoreFull, StoreLocked, StoreUnavailable, TaskQuery
 from reach.store.migrations import MIGRATIONS, NEWEST
-from reach.store.sqlite import MOST_BYTES, SqliteJournal
+from reach.store.sqlite import SqliteJournal
 from reach.store.sqlite_keys import KeyIndex
+from reach.store.sqlite_log import HEAVY_PAGES, MOST_BYTES, MOST_PAGES, PAGE_BYTES
 from tests.contracts.journal_rows import agent, attempt, outcome, pin, task, writes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -520,6 +521,23 @@ def test_the_log_is_bounded_while_nobody_is_in_the_way(journal, folder):
     assert log_bytes(folder) <= 64_000_000
 
 
+def test_a_commit_that_copies_the_log_is_told_before(journal, folder):
+    """Small rows or large ones: the guess is near enough that no other commit does it."""
+    row = 1
+    for size in (256, 30_000):
+        before = 0
+        while not journal.heavy():
+            journal.commit(writes(tasks=[task(row + number, spec=os.urandom(size)) for number in range(32)]))
+            row += 32
+            before = log_bytes(folder)
+        assert HEAVY_PAGES * 0.5 < before / PAGE_BYTES < MOST_PAGES
+        journal.commit(writes(tasks=[task(row)]))
+        row += 1
+        assert not journal.heavy()
+        assert log_bytes(folder) == before, "it begins anew in the same file"
+        journal._writer.execute("pragma wal_checkpoint(truncate)").fetchall()
+
+
 def test_the_log_shrinks_after_a_reader_who_stayed(journal, folder):
     """S2. The reader is another connection; ours never stay."""
     reader = sqlite3.connect(folder / "journal.db", isolation_level=None)
@@ -539,7 +557,7 @@ def test_the_log_shrinks_after_a_reader_who_stayed(journal, folder):
 
 def test_the_log_is_cut_off_under_readers_who_take_turns(folder, monkeypatch):
     """Our own reads never keep the log from beginning anew for long, however many there are."""
-    monkeypatch.setattr(sqlite_module, "MOST_BYTES", 2_000_000)
+    monkeypatch.setattr(sqlite_log, "MOST_BYTES", 2_000_000)
     monkeypatch.setattr(sqlite_module, "MOST_PAGES", 100)
     journal = SqliteJournal(folder)
     journal.open()

@@ -221,11 +221,25 @@ class VirtualWriter:
     """The writer thread of a process (`runtime.writer.Writer`): it does not wait for the loop of its process, and what
     it has not begun when the process dies is never done."""
 
-    def __init__(self, loop: VirtualLoop, process: Process, latency: Callable[[], float]) -> None:
+    def __init__(
+        self, loop: VirtualLoop, process: Process, latency: Callable[[], float], on_loop: Callable[[], bool]
+    ) -> None:
         self._loop = loop
         self._process = process
         self._latency = latency
+        self._on_loop = on_loop
         self._work: list[Work] = []
+
+    def now(self) -> float:
+        """See Writer."""
+        return self._loop.now
+
+    def here(self, rows: int, size_bytes: Callable[[], int]) -> bool:
+        """See Writer."""
+        return not self._work and self._on_loop()
+
+    def took(self, ms: float) -> None:
+        """See Writer."""
 
     def put(self, work: Work) -> None:
         """See Writer."""

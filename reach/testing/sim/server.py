@@ -29,6 +29,8 @@ from reach.wire.requests import TaskReader
 
 IDLE_SECONDS = 4.0
 """How often pools that nobody needs are looked for (a minute in a node)."""
+COMMITS_ON_LOOP = (0.0, 0.5, 0.95)
+"""Share of a process's commits that take no time, on the loop."""
 READER = TaskReader()
 CODEC = ProtoCodec(READER)
 
@@ -92,7 +94,8 @@ class Server:
         self.starts += 1
         random = self.random
         self.process = process = Process(self.loop, random)
-        writer = self._writer = VirtualWriter(self.loop, process, self._commit_time)
+        here = random.choice(COMMITS_ON_LOOP)
+        writer = self._writer = VirtualWriter(self.loop, process, self._commit_time, lambda: random.random() < here)
         reads = VirtualReads(self.loop, process, lambda: 0.0005 + 0.01 * random.random() ** 3)
         clock = VirtualClock(self.loop, random, self.wall)
         before = asyncio._get_running_loop()  # noqa: SLF001 - the host asks for the loop that it runs on
