@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Mapping
 from enum import IntEnum
 
 from reach.core.chance import fraction
@@ -110,12 +111,14 @@ class Trial:
 class Canaries:
     """The trials of one pool."""
 
-    __slots__ = ("_filters", "_versions", "share", "trials")
+    __slots__ = ("_filters", "_versions", "changed", "share", "trials")
 
     def __init__(self, filters: Filters, share: float = SHARE) -> None:
         self._filters = filters
         self.share = share
         self.trials: dict[tuple[str, str], Trial] = {}
+        self.changed: set[tuple[str, str]] = set()
+        """(agent_id, version) of trials that began, ended or were given up, and that is not written yet."""
         self._versions: dict[str, dict[str, int]] = {}
         """Instances by agent and version."""
 
@@ -135,8 +138,33 @@ class Canaries:
         trusted += [trial.version for trial in self._of(agent_id) if trial.stage is Stage.PROMOTED]
         if trusted and all(version_key(version) > version_key(one) for one in trusted):
             if len(self.trials) >= MAX_TRIALS:
-                del self.trials[next(iter(self.trials))]
+                self._give_up(next(iter(self.trials)))
             self.trials[agent_id, version] = Trial(agent_id, version)
+            self.changed.add((agent_id, version))
+
+    def _give_up(self, key: tuple[str, str]) -> None:
+        del self.trials[key]
+        self.changed.add(key)
+
+    def standing(self, instance: Instance) -> int:
+        """What is kept of the trial of an instance's version: 1 + its stage; 0 if there is none. Figures are not."""
+        trial = self.trials.get((instance.profile.agent_id, instance.profile.version))
+        return 0 if trial is None else 1 + trial.stage
+
+    def take_changed(self) -> set[tuple[str, str]]:
+        """What is to be written."""
+        changed, self.changed = self.changed, set()
+        return changed
+
+    def restore(self, standings: Mapping[tuple[str, str], int]) -> None:
+        """After a restart, with all instances there: exactly these trials, by (agent_id, version). What was decided
+        stays so; what was not is weighed anew."""
+        self.trials.clear()
+        for (agent_id, version), standing in standings.items():
+            if standing and len(self.trials) < MAX_TRIALS:
+                trial = self.trials[agent_id, version] = Trial(agent_id, version)
+                trial.stage = Stage(standing - 1)
+        self.changed.clear()
 
     def moved(self, instance: Instance, before: Profile) -> None:
         """An instance goes on as another version, or as another agent."""
@@ -155,7 +183,7 @@ class Canaries:
         if not counts:
             self._versions.pop(agent_id, None)
             for trial in self._of(agent_id):
-                del self.trials[agent_id, trial.version]
+                self._give_up((agent_id, trial.version))
 
     def _of(self, agent_id: str) -> list[Trial]:
         return [trial for trial in self.trials.values() if trial.agent_id == agent_id]
@@ -168,7 +196,7 @@ class Canaries:
         if not others and (agent_id, joining) not in self.trials:
             for trial in self._of(agent_id):
                 if trial.version in counts and trial.stage is not Stage.ROLLED_BACK:
-                    del self.trials[agent_id, trial.version]
+                    self._give_up((agent_id, trial.version))
 
     def _refresh(self, trial: Trial) -> None:
         filters = self._filters
@@ -225,11 +253,12 @@ class Canaries:
         trial.stage = trial.verdict()
         if trial.stage is Stage.TRIAL:
             return False
+        self.changed.add((trial.agent_id, trial.version))
         for other in self._of(trial.agent_id):
             other.revision = -1  # who counts as old has changed
             superseded = trial.stage is Stage.PROMOTED and other.stage is not Stage.ROLLED_BACK
             if other is not trial and superseded and version_key(other.version) < version_key(trial.version):
-                del self.trials[trial.agent_id, other.version]
+                self._give_up((trial.agent_id, other.version))
         return True
 
 

@@ -122,18 +122,32 @@ class Fleet:
         if registration != instance.registration or instance.revision == 0:
             instance.registration = registration
             instance.revision = revision
-            row = AgentRow(
-                pool.key.tenant,
-                instance.instance_id,
-                pool.key.agent_type,
-                instance.boot_id,
-                instance.generation,
-                instance.stale_boots,
-                instance.registration,
-                instance.registered_wall_ms,
-                revision,
-            )
-            turn.writes.agents.append(row)
+            self.keep(instance, turn)
+
+    def keep(self, instance: Instance, turn: Turn) -> None:
+        """Writes what of an instance outlives the process: what it registered, an operator's drain, its trial."""
+        pool = self.pool
+        row = AgentRow(
+            pool.key.tenant,
+            instance.instance_id,
+            pool.key.agent_type,
+            instance.boot_id,
+            instance.generation,
+            instance.stale_boots,
+            instance.registration,
+            instance.registered_wall_ms,
+            instance.revision,
+            turn.wall_ms + instance.drain_until_ms - turn.now_ms if instance.drain_until_ms else 0,
+            pool.router.canary.standing(instance),
+        )
+        turn.writes.agents.append(row)
+
+    def keep_trials(self, turn: Turn) -> None:
+        """Trials began, ended or were given up: so the rows of those versions say (RTE-9)."""
+        changed = self.pool.router.canary.take_changed()
+        for instance in self.pool.instances.values():
+            if (instance.profile.agent_id, instance.profile.version) in changed and instance.revision:
+                self.keep(instance, turn)
 
     def reworded(self, event: Reworded, turn: Turn) -> None:
         """The vocabulary or the words of an instance's profile changed: it matches other tasks than before."""
@@ -166,6 +180,8 @@ class Fleet:
             elif last < task.attempt_sequence and task.log is not None:
                 task.log.fold_whole = False  # it has ended there: whether more was said, only the outcome can tell
         turn.sends.append(Welcome(event.link, instance, instance.warnings, unknown, replay))
+        if instance.drain_until_ms:  # also to who was not reached when it was drained
+            turn.sends.append(DrainLink(event.link, max(0, instance.drain_until_ms - turn.now_ms)))
         pool.questions.attached(instance, named, turn)
         pool.held.free_all(instance, unknown)
         fault = lost(f"instance {instance.instance_id!r} came back without this attempt")
@@ -260,6 +276,7 @@ class Fleet:
             drain.begin(instance, event.deadline_ms, turn.now_ms, turn.wall_ms)
             if instance.link is not None:
                 turn.sends.append(DrainLink(instance.link, event.deadline_ms))
+        self.keep(instance, turn)
         self.pool.admission.place(instance, turn)
         turn.sends.append(Noted("drained", "", instance=instance))
         turn.sends.append(Done(event.reply, instance.instance_id))

@@ -159,6 +159,8 @@ class Pool:
             for task in self.dirty.values():
                 flush(task, turn)
             self.dirty.clear()
+        if self.router.canary.changed:
+            self.fleet.keep_trials(turn)
         self.finished.drop(turn)
 
     def stood_still(self, stalled_ms: int, turn: Turn) -> None:

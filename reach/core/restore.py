@@ -12,13 +12,15 @@ from reach.core.effects import Turn
 from reach.core.events import Joining
 from reach.core.filters import version_of
 from reach.core.history import PastAttempt
-from reach.core.model import Fault, Health, Instance, Task, TaskState
+from reach.core.model import Availability, Fault, Health, Instance, Task, TaskState
 from reach.core.pool import Pool
 from reach.core.questions import Ask, Dialogue, Input, Question
 from reach.core.rows import AgentRow, AttemptRow, FailureRow, InputRow, PinRow, QuestionRow
 from reach.core.stream import resume_after_load
 from reach.errors import ErrorClass, Reason
 
+MAX_DRAIN_MS = 30 * 24 * 3_600_000
+"""The longest deadline of a drain that a clock which leapt can make."""
 GRACE_MS = 30_000
 """How long the attempts of a restarted server wait for their instances, from the moment it serves."""
 
@@ -42,6 +44,9 @@ def restore_instance(pool: Pool, row: AgentRow, joining: Joining, turn: Turn) ->
     instance.health = Health.OFFLINE
     instance.health_since_ms = instance.beat_ms = turn.now_ms
     instance.beats_expected_from_ms = turn.now_ms
+    if row.drained_wall_ms:
+        left_ms = max(0, min(row.drained_wall_ms - turn.wall_ms, MAX_DRAIN_MS))
+        instance.availability, instance.drain_until_ms = Availability.DRAINING, turn.now_ms + left_ms
     instance.blocked_by = health.blocked_by(instance)
     instance.history.append((turn.wall_ms, Health.OFFLINE.name, "the server restarted"))
     pool.instances[instance.instance_id] = instance
@@ -50,6 +55,16 @@ def restore_instance(pool: Pool, row: AgentRow, joining: Joining, turn: Turn) ->
     pool.scores.changed(instance)
     pool.wheel.arm(instance, turn.now_ms + 600_000)
     return instance
+
+
+def restore_trials(pool: Pool, rows: list[AgentRow]) -> None:
+    """The trials of a pool's versions, once all its instances are there (RTE-9)."""
+    standings: dict[tuple[str, str], int] = {}
+    for row in rows:
+        profile = pool.instances[row.instance_id].profile
+        key = profile.agent_id, profile.version
+        standings[key] = max(row.trial, standings.get(key, 0))
+    pool.router.canary.restore(standings)
 
 
 def restore_pin(pool: Pool, row: PinRow, turn: Turn) -> None:

@@ -156,6 +156,10 @@ class AgentRow(NamedTuple):
     registration: bytes
     registered_wall_ms: int
     revision: int
+    drained_wall_ms: int = 0
+    """Until when its sessions may stay, if an operator drained it; 0: nobody did."""
+    trial: int = 0
+    """1 + the `Stage` of the trial of its version; 0: there is none."""
 
 
 class AgentGone(NamedTuple):

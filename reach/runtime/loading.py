@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from reach.core.effects import Turn
 from reach.core.model import PoolKey
-from reach.core.restore import restore_instance, restore_pin, restore_task
+from reach.core.restore import restore_instance, restore_pin, restore_task, restore_trials
 from reach.core.rows import AgentRow, AttemptRow
 from reach.core.session import TURN
 from reach.runtime.host import Host
@@ -42,8 +42,7 @@ def restore(host: Host, loaded: Loaded, turns: Sequence[Ended] = ()) -> int:
     collecting = gc.isenabled()
     gc.disable()  # all that is made here stays: looking for garbage in it took longer than making it
     try:
-        for agent in loaded.agents:
-            _restore_agent(host, agent, turn)
+        _restore_agents(host, loaded.agents, turn)
         for pin in loaded.pins:
             restore_pin(host.pool(PoolKey(pin.pool_tenant, pin.agent_type)), pin, turn)
         host.sessions.restore(loaded.contexts, turns)
@@ -59,12 +58,21 @@ def restore(host: Host, loaded: Loaded, turns: Sequence[Ended] = ()) -> int:
     return len(loaded.tasks)
 
 
-def _restore_agent(host: Host, agent: AgentRow, turn: Turn) -> None:
+def _restore_agents(host: Host, agents: Sequence[AgentRow], turn: Turn) -> None:
+    by_pool: dict[PoolKey, list[AgentRow]] = {}
+    for agent in agents:
+        by_pool.setdefault(_restore_agent(host, agent, turn), []).append(agent)
+    for key, rows in by_pool.items():
+        restore_trials(host.pool(key), rows)
+
+
+def _restore_agent(host: Host, agent: AgentRow, turn: Turn) -> PoolKey:
     key = PoolKey(agent.tenant, agent.agent_type)
     joining = host.codec.joining_of(agent.registration, agent.boot_id)
     joining.instance_id = agent.instance_id
     joining.profile = host.directory.add(key, agent.instance_id, joining.profile)
     restore_instance(host.pool(key), agent, joining, turn)
+    return key
 
 
 def _restore_task(host: Host, stored: StoredTask, turn: Turn) -> None:

@@ -86,7 +86,10 @@ _ATTEMPT: Final = "row, shard, number, instance_id, agent_id, generation, offere
 _FAILURE: Final = "row, shard, number, ended, error_class, reason, message, retries, transfers, next_try"
 _QUESTION: Final = "row, shard, attempt, number, kind, media_type, content, name, asked, until"
 _INPUT: Final = "row, shard, number, input_id, question, media_type, content, given"
-_AGENT: Final = "tenant, instance_id, agent_type, boot_id, generation, stale_boots, registration, registered, revision"
+_AGENT: Final = (
+    "tenant, instance_id, agent_type, boot_id, generation, stale_boots, registration, registered, revision, drained,"
+    " trial"
+)
 _PIN: Final = "shard, pool_tenant, agent_type, tenant, session, instance_id, expires, handoffs"
 _OUTBOX: Final = "shard, kind, lane, key, task, tenant, task_id, at, body"
 
@@ -114,10 +117,11 @@ SET_CHECKPOINTS: Final = Statement(
 )
 SET_AGENTS: Final = Statement(
     f"insert or ignore into agent ({_AGENT}) values",
-    9,
+    11,
     " on conflict (tenant, instance_id) do update set agent_type = excluded.agent_type, boot_id = excluded.boot_id,"
     " generation = excluded.generation, stale_boots = excluded.stale_boots, registration = excluded.registration,"
-    " registered = excluded.registered, revision = excluded.revision where excluded.revision >= agent.revision",
+    " registered = excluded.registered, revision = excluded.revision, drained = excluded.drained,"
+    " trial = excluded.trial where excluded.revision >= agent.revision",
 )
 SET_PINS: Final = Statement(
     f"insert or ignore into pin ({_PIN}) values",
@@ -209,7 +213,7 @@ def agent_values(agents: Iterable[AgentRow]) -> list[Any]:
     values: list[Any] = []
     for agent in agents:
         values += agent
-        values[-4] = json.dumps(agent.stale_boots)
+        values[5 - len(agent)] = json.dumps(agent.stale_boots)
     return values
 
 

@@ -114,6 +114,8 @@ def agent(instance_id: str = "inst-1", revision: int = 1, tenant: str = "acme", 
         b"\xff%d" % revision,
         6_000,
         revision,
+        6_500,
+        2,
     )._replace(**changes)
 
 

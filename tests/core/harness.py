@@ -9,7 +9,7 @@ from reach.core.model import Fault, Instance, PoolKey, Profile, Requirement, Tas
 from reach.core.pool import Pool
 from reach.core.questions import Ask, Input
 from reach.core.queue import WaitQueue
-from reach.core.restore import restore_instance, restore_pin, restore_task
+from reach.core.restore import restore_instance, restore_pin, restore_task, restore_trials
 from reach.core.retry import POLICIES
 from reach.core.routing import Router
 from reach.core.rows import AttemptRow, RowNumbers, Writes
@@ -139,8 +139,10 @@ class Shell:
         self.pool = self._new_pool(RowNumbers(1 + max((row.row for row in rows.tasks), default=0)))
         turn = fx.Turn(self.now_ms, self.wall_ms)
         gone = {row.instance_id for row in rows.agents_gone}
-        for agent in {row.instance_id: row for row in rows.agents if row.instance_id not in gone}.values():
+        agents = [row for row in {row.instance_id: row for row in rows.agents}.values() if row.instance_id not in gone]
+        for agent in sorted(agents, key=lambda row: row.revision):
             restore_instance(self.pool, agent, self.joinings[agent.instance_id], turn)
+        restore_trials(self.pool, agents)
         for pin in rows.pins:
             restore_pin(self.pool, pin, turn)
         loaded = []

@@ -206,3 +206,45 @@ def test_trials_are_bounded():
         filters.add(one)
         canaries.joined(one)
     assert len(canaries.trials) == MAX_TRIALS
+
+
+def back(shell):
+    """The server restarts, and all come back, in the order in which they registered last."""
+    known = [one.instance_id for one in shell.pool.instances.values()]
+    shell.crash_and_load()
+    for name in known:
+        version = shell.joinings[name].profile.version
+        shell.join(name, version=version, slots=50, heartbeat_ms=60_000)
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_RTE_9_a_version_that_was_rolled_back_stays_so_over_a_restart(newest_first):
+    shell = shell_of("1", "2")
+    run(shell, 1_500, fails=("v2",))
+    assert trial(shell).stage is Stage.ROLLED_BACK
+    if newest_first:
+        shell.join("v1", version="1", slots=51, registration=b"again")  # the row of the old one is the later one
+    back(shell)
+    assert trial(shell).stage is Stage.ROLLED_BACK
+    assert set(run(shell, 300)) == {"v1"}
+
+
+def test_RTE_9_what_was_promoted_stays_so_and_what_was_on_trial_is_weighed_anew():
+    shell = shell_of("1", "2")
+    run(shell, 3_000)
+    assert trial(shell).stage is Stage.PROMOTED
+    shell.join("v3", version="3", slots=50, heartbeat_ms=60_000)
+    back(shell)
+    assert trial(shell).stage is Stage.PROMOTED
+    assert trial(shell, "3").stage is Stage.TRIAL
+    assert trial(shell, "3").new.tasks == 0
+    assert run(shell, 200).count("v2") > 150
+
+
+def test_what_is_trusted_is_on_no_trial_after_a_restart():
+    shell = shell_of("1", "2")
+    shell.step(ev.Left(shell.pool.instances["v1"]))
+    shell.join("v1", version="1", slots=50, heartbeat_ms=60_000)
+    assert not shell.pool.router.canary.trials
+    back(shell)
+    assert not shell.pool.router.canary.trials

@@ -165,3 +165,52 @@ def test_REG_7_what_waits_for_a_draining_instance_goes_on_though_nobody_else_has
     shell.step(ev.Drained(one, 30_000, False, None))
     shell.report(first)
     assert second.instance is one
+
+
+@pytest.mark.parametrize("away_ms", [0, 10_000, 60_000])
+def test_REG_7_an_operators_drain_outlives_the_server(away_ms):
+    shell = Shell()
+    one, _ = ready(shell, "one", "two", slots=9)
+    at = {name: talk(shell, name) for name in "abcdefgh"}
+    old = next(name for name, where in at.items() if where == "one")
+    shell.step(ev.Drained(one, 30_000, False, None))
+    shell.now_ms += away_ms
+    shell.crash_and_load()
+    sends = shell.step(shell.joined("one", ready=True, slots=9))
+    assert only(sends, DrainLink).deadline_ms == max(0, 30_000 - away_ms)
+    shell.join("two", ready=True, slots=9)
+    one = shell.pool.instances["one"]
+    assert (one.availability, one.blocked_by) == (Availability.DRAINING, "draining")
+    assert {talk(shell, f"new {number}") for number in range(9)} == {"two"}
+    assert talk(shell, old) == ("one" if away_ms < 30_000 else "two")
+
+
+def test_REG_7_a_drain_that_was_undone_stays_undone():
+    shell = Shell()
+    (one,) = ready(shell, "one")
+    shell.step(ev.Drained(one, 30_000, False, None))
+    shell.step(ev.Drained(one, 0, True, None))
+    shell.crash_and_load()
+    assert not of(shell.step(shell.joined("one", ready=True)), DrainLink)
+    assert talk(shell, "a") == "one"
+
+
+def test_REG_11_a_drained_process_never_blocks_the_next_one_also_after_a_restart():
+    shell = Shell()
+    (one,) = ready(shell, "one")
+    shell.step(ev.Drained(one, 30_000, False, None))
+    shell.crash_and_load()
+    shell.join("one", "b2", ready=True)
+    assert talk(shell, "a") == "one"
+    shell.crash_and_load()
+    shell.join("one", "b2", ready=True)
+    assert talk(shell, "b") == "one", "what was written of the new process says nothing of the drain"
+
+
+def test_a_drain_of_its_own_is_its_own_to_tell_again():
+    shell = Shell()
+    (one,) = ready(shell, "one")
+    shell.step(ev.Beat(one, {"availability": Availability.DRAINING}))
+    shell.crash_and_load()
+    shell.join("one", ready=True)
+    assert talk(shell, "a") == "one"

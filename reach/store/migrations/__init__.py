@@ -247,12 +247,19 @@ alter table task add column decision blob;
 alter table attempt add column decision blob;
 """
 
+_STANDING = """
+-- An operator's drain (until when its sessions may stay, ms since the epoch) and the trial of its version (1 + stage).
+alter table agent add column drained integer default 0;
+alter table agent add column trial integer default 0;
+"""
+
 MIGRATIONS: Final[tuple[tuple[int, str], ...]] = (
     (1, _FIRST),
     (2, _OUTBOX),
     (3, _CONTEXT),
     (4, _QUESTIONS),
     (5, _DECISIONS),
+    (6, _STANDING),
 )
 """Oldest first."""
 
