@@ -266,6 +266,7 @@ class Node:
         sources.inflight = lambda: sum(one.inflight for pool in host.pools() for one in pool.instances.values())
         sources.late_outcomes = lambda: sum(pool.late_outcomes for pool in host.pools())
         sources.agents = self._agents_by_health
+        sources.sessions = self.reach.sessions.figures
         sources.buffer_bytes = lambda: sum(pool.queue.bytes for pool in host.pools())
 
     def _agents_by_health(self) -> dict[str, int]:

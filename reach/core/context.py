@@ -113,9 +113,9 @@ def _keep(names: dict[str, str], new: Mapping[str, str]) -> None:
 class Context:
     """What is known of one session."""
 
-    __slots__ = ("applied", "briefs", "count", "deleted_wall_ms", "encoded", "expires_ms", "inferred", "is_there",
-                 "older", "outputs", "revision", "said", "session", "size", "summarising", "summary", "tenant",
-                 "ttl_ms", "turns")  # fmt: skip
+    __slots__ = ("applied", "count", "deleted_wall_ms", "encoded", "expires_ms", "inferred", "is_there",
+                 "older", "outputs", "parts", "revision", "said", "session", "size", "summarising", "summary", "tenant",
+                 "ttl_ms", "turn_bytes", "turns")  # fmt: skip
 
     def __init__(self, tenant: str, session: str) -> None:
         self.tenant = tenant
@@ -134,6 +134,8 @@ class Context:
         self.outputs: dict[str, tuple[str, Said]] = {}
         """agent_id -> (task_id, the beginning of its latest answer), of agents whose turns are not held any more."""
         self.applied: dict[str, None] = {}
+        self.turn_bytes = 0
+        """Of the turns that it holds."""
         self.size = 0
         """Of all that it holds, in bytes."""
         self.ttl_ms = 0
@@ -144,8 +146,8 @@ class Context:
         """When it was deleted last; tasks that were accepted before are not part of what came after."""
         self.summarising = 0
         """So many of `older` are being made part of the summary."""
-        self.briefs: dict[str, list[str]] = {}
-        """Turns of `older` in short, by task id, for whoever makes that."""
+        self.parts: dict[str, Any] = {}
+        """Turns in the form for agents, by task id, for whoever makes that; those that have left are left out."""
         self.encoded: Any = None
         """Its form for agents as of now, for whoever makes it; None after each change."""
 
@@ -167,33 +169,42 @@ class Context:
             del self.applied[next(iter(self.applied))]
         self.count += 1
         request, response = cut_to(turn.request, SIDE_BYTES), cut_to(turn.response, SIDE_BYTES)
-        self.turns.append(turn._replace(request=request, response=response))
+        if request is not turn.request or response is not turn.response:
+            turn = turn._replace(request=request, response=response)
+        self.turns.append(turn)
+        self.turn_bytes += turn.size
         self.outputs.pop(turn.agent_id, None)
         if len(self.turns) > RAW_TURNS:
             self.older.append(self.turns.pop(0))
-        _keep(self.said, facts.said)
-        _keep(self.inferred, facts.inferred)
-        self._fit(most)
+        if facts.said:
+            _keep(self.said, facts.said)
+        if facts.inferred:
+            _keep(self.inferred, facts.inferred)
+        if self.turn_bytes > most:
+            self._fit(most)
         self._changed()
         return True
 
     def _fit(self, most: int) -> None:
         """Shortens turns until all of them are within bounds, the oldest first."""
-        size = sum(one.size for one in self.older) + sum(one.size for one in self.turns)
         for held in (self.older, self.turns):
             for index, one in enumerate(held):
-                if size <= most:
+                if self.turn_bytes <= most:
                     return
                 if not one.is_brief:
                     held[index] = brief = _brief(one)
-                    size += brief.size - one.size
+                    self.turn_bytes += brief.size - one.size
 
     def _changed(self) -> None:
         self.revision += 1
         self.encoded = None
-        size = sum(one.size for one in self.older) + sum(one.size for one in self.turns) + len(self.summary)
-        size += sum(len(name) + len(value) for names in (self.said, self.inferred) for name, value in names.items())
-        self.size = size + sum(TURN_OVERHEAD + _size(said.content) for _, said in self.outputs.values())
+        size = self.turn_bytes + len(self.summary)
+        for names in (self.said, self.inferred):
+            if names:
+                size += sum(len(name) + len(value) for name, value in names.items())
+        if self.outputs:
+            size += sum(TURN_OVERHEAD + _size(said.content) for _, said in self.outputs.values())
+        self.size = size
 
     def due(self) -> list[Exchange]:
         """The turns that are to be made part of the summary now; empty if there are too few, or some are at it."""
@@ -205,7 +216,7 @@ class Context:
     def summarised(self, count: int, text: str) -> None:
         """The `count` oldest turns are part of the summary now. Of each agent that has none left the answer stays."""
         gone, self.older = self.older[:count], self.older[count:]
-        self.briefs.clear()
+        self.turn_bytes -= sum(one.size for one in gone)
         self.summarising = 0
         self.summary = text.encode()[:SUMMARY_BYTES].decode(errors="ignore")
         held = {one.agent_id for one in (*self.older, *self.turns)}
@@ -243,6 +254,7 @@ class Context:
         one.said, one.inferred = dict(said), dict(inferred)
         one.outputs = {agent_id: (task_id, Said(*said)) for agent_id, (task_id, said) in outputs.items()}
         one.applied = dict.fromkeys(applied)
+        one.turn_bytes = sum(turn.size for turn in (*one.turns, *one.older))
         one._changed()
         one.revision = revision
         return one

@@ -354,6 +354,8 @@ class Delivery:
             turn.writes.outcomes.append(outcome_row(task, pool.shard, outcome))
             if task.announce:
                 announce(task, pool.shard, turn)
+        if task.session:
+            pool.pins.renew((task.tenant, task.session), turn.now_ms)
         readers, task.waiters = task.waiters, None
         turn.sends.append(Ended(task, outcome, readers or [], first=True))
         pool.finished.keep(task, turn.now_ms)

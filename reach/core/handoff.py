@@ -55,16 +55,27 @@ class Moving:
 class Handoffs:
     """The sessions of one pool that are on their way."""
 
-    __slots__ = ("_bytes", "_moving", "_mute", "pool")
+    __slots__ = ("_bytes", "_moving", "_mute", "moves", "pool")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self._moving: OrderedDict[SessionName, Moving] = OrderedDict()
         self._mute: dict[str, int] = {}
         self._bytes = 0
+        self.moves = 0
+        """How often a session of the pool has moved."""
+        pool.pins.busy = self._is_busy
 
     def __len__(self) -> int:
         return len(self._moving)
+
+    def _is_busy(self, name: SessionName, instance_id: str) -> bool:
+        """Whether a session has tasks that are not over at an instance."""
+        instance = self.pool.instances.get(instance_id)
+        if instance is not None and any((one.tenant, one.session) == name for one in instance.running.values()):
+            return True
+        waiting = self.pool.questions.paused()
+        return any((one.tenant, one.session) == name and one.instance_id == instance_id for one in waiting)
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -142,6 +153,7 @@ class Handoffs:
             moving = self._begin(name, pin.instance_id)
         if moving.target != (here, instance.generation):
             self._go(moving, pin, instance)
+            self.moves += 1
             emit(task, Kind.HANDOFF, (pin.instance_id, here), turn)
             self.pool.delivery.touch(task)
         old = self.pool.instances.get(pin.instance_id)

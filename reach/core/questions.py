@@ -7,6 +7,7 @@ slots at once, before everybody who waits in the queue, and goes on as soon as t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reach.core.effects import Acknowledge, AskJournal, Done, GiveInput, Noted, Refused, RefuseItem, StopAttempt, Turn
@@ -102,6 +103,10 @@ class Questions:
         self.resuming: dict[TaskKey, Task] = {}
         """Those that are answered and took slots which are not free yet, in order of their answers."""
 
+    def paused(self) -> Iterable[Task]:
+        """Those that wait and have no slots."""
+        return self._paused.values()
+
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def asked(self, task: Task, event: Reported, link: Any, turn: Turn) -> None:
@@ -136,6 +141,8 @@ class Questions:
         if not task.started_ms:
             task.started_ms = task.offered_ms
             emit(task, Kind.STARTED, place_of(task), turn)
+            if task.session:
+                pool.handoffs.taken_up(task, turn)
         task.state = state
         if task.dialogue is None:
             task.dialogue = Dialogue()

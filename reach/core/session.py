@@ -45,7 +45,7 @@ class Pin:
 class Pins:
     """All pins of one pool. The ring proposes for new sessions; a pin holds while its instance is admitted."""
 
-    __slots__ = ("_pins", "counted", "counts", "ring", "ttl_ms")
+    __slots__ = ("_pins", "busy", "counted", "counts", "ring", "ttl_ms")
 
     def __init__(self, ttl_ms: int = IDLE_TTL_MS) -> None:
         self._pins: OrderedDict[SessionName, Pin] = OrderedDict()
@@ -54,6 +54,8 @@ class Pins:
         """Sessions by instance."""
         self.counted: Callable[[str], None] = lambda _: None
         """Hears of each instance whose count changed."""
+        self.busy: Callable[[SessionName, str], bool] = lambda name, instance_id: False
+        """Whether a session has tasks that are not over at its instance: then it is not idle, however long it takes."""
         self.ring = Ring()
         self.ttl_ms = ttl_ms
 
@@ -63,15 +65,34 @@ class Pins:
     def get(self, name: SessionName, now_ms: int) -> Pin | None:
         """The pin of a session, if it has not expired."""
         pin = self._pins.get(name)
-        if pin is not None and pin.expires_ms <= now_ms:
+        if pin is not None and self._is_over(name, pin, now_ms):
             self.drop(name)
             return None
         return pin
 
+    def _is_over(self, name: SessionName, pin: Pin, now_ms: int) -> bool:
+        """Whether a pin has expired; that of a session which is at work is renewed."""
+        if pin.expires_ms > now_ms:
+            return False
+        if self.busy(name, pin.instance_id):
+            pin.expires_ms = now_ms + pin.ttl_ms
+            self._pins.move_to_end(name)
+            return False
+        return True
+
     def look(self, name: SessionName, now_ms: int) -> Pin | None:
         """As `get`, and changes nothing."""
         pin = self._pins.get(name)
-        return pin if pin is not None and pin.expires_ms > now_ms else None
+        if pin is not None and (pin.expires_ms > now_ms or self.busy(name, pin.instance_id)):
+            return pin
+        return None
+
+    def renew(self, name: SessionName, now_ms: int) -> None:
+        """Something happened in a session: its time begins anew, if it has a pin."""
+        pin = self._pins.get(name)
+        if pin is not None:
+            pin.expires_ms = now_ms + pin.ttl_ms
+            self._pins.move_to_end(name)
 
     def set(self, name: SessionName, instance_id: str, now_ms: int, ttl_ms: int | None = None) -> Pin:
         """Pins a session to an instance, or renews its pin; `ttl_ms`: for how long, where its route says so."""
@@ -92,8 +113,9 @@ class Pins:
 
     def live(self, now_ms: int) -> int:
         """How many have not expired; the others are dropped."""
-        for name in [name for name, pin in self._pins.items() if pin.expires_ms <= now_ms]:
-            self.drop(name)
+        for name, pin in [(name, pin) for name, pin in self._pins.items() if pin.expires_ms <= now_ms]:
+            if self._is_over(name, pin, now_ms):
+                self.drop(name)
         return len(self._pins)
 
     def sweep(self, now_ms: int) -> bool:
@@ -105,7 +127,7 @@ class Pins:
             if first is None:
                 return dropped > 0
             pin = self._pins[first]
-            if pin.expires_ms <= now_ms or len(self._pins) >= MAX_PINS:
+            if self._is_over(first, pin, now_ms) or len(self._pins) >= MAX_PINS:
                 self.drop(first)
                 dropped += 1
             elif pin.ttl_ms > self.ttl_ms:

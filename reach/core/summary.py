@@ -14,7 +14,7 @@ from reach.core.context import SUMMARY_BYTES, Exchange, Said
 
 LINE_BYTES = 200
 """Longest line."""
-LOOKED_AT = 2 << 10
+LOOKED_AT = 1 << 10
 """Characters of one side that are looked at: what matters is said early, and time is short."""
 
 _END = re.compile("(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])|\n+")
@@ -41,20 +41,23 @@ def _best(text: str, weights: Counter[str]) -> str:
     return " ".join(best.split())
 
 
+def _first(text: str) -> str:
+    """The first sentence of a text."""
+    return " ".join(_END.split(text[: 2 * LINE_BYTES].strip(), 1)[0].split())
+
+
 def _cut(line: str, most: int = LINE_BYTES) -> str:
     data = line.encode()
     return line if len(data) <= most else data[: most - 3].decode(errors="ignore") + "…"
 
 
 def lines_of(turns: Iterable[Exchange], weights: Counter[str] | None = None) -> list[str]:
-    """Turns in short: a line for what was asked, and one for what was answered."""
+    """Turns in short: a line for what was asked, and one for what was answered. By weights the most telling sentence,
+    without them the first one."""
     found: list[str] = []
     for turn in turns:
-        known = weights
-        if known is None:
-            known = Counter(words_of(_text(turn.request)) + words_of(_text(turn.response)))
         for who, said in (("user", turn.request), (turn.agent_id or "agent", turn.response)):
-            line = _best(_text(said), known)
+            line = _best(_text(said), weights) if weights is not None else _first(_text(said))
             if line:
                 found.append(_cut(f"{who}: {line}"))
         if turn.error and not _text(turn.response):

@@ -21,6 +21,8 @@ class SessionView(NamedTuple):
     pins: list[tuple[Pool, Pin]]
 
 
+FEW = 10
+"""Sessions per instance, below which chance alone makes some have many times what others have."""
 Place = tuple[int, str]
 """Where a page begins: (last used, at the latest; name, if it was used just then)."""
 
@@ -84,11 +86,31 @@ class SessionViews:
         self._host.sessions.flush()
         await self._host.settled()
 
+    def figures(self) -> dict[str, float]:
+        """How many sessions are known, what they take, how many had to go early, how unevenly they lie (SES-5), and how
+        often they moved."""
+        room, pools = self._host.sessions.room, self._host.pools()
+        return {
+            "known": room.sessions,
+            "bytes": room.bytes,
+            "evicted": room.evicted,
+            "skew": max((_skew_of(pool) for pool in pools), default=0.0),
+            "handoffs": sum(pool.handoffs.moves for pool in pools),
+        }
+
     def _pins(self, name: SessionName, now_ms: int) -> Iterator[tuple[Pool, Pin]]:
         for pool in self._host.pools():
             pin = pool.pins.look(name, now_ms)
             if pin is not None:
                 yield pool, pin
+
+
+def _skew_of(pool: Pool) -> float:
+    """How many times the mean the instance with most sessions has; 0 where there are too few to say."""
+    counts, instances = pool.pins.counts, pool.router.admitted().bit_count()
+    if instances < 2 or len(pool.pins) < FEW * instances:
+        return 0.0
+    return max(counts.values(), default=0) * instances / len(pool.pins)
 
 
 def _used_ms(context: Context) -> int:

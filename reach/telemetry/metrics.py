@@ -19,7 +19,7 @@ makes no object. All are called on the loop's thread, and so is `families`.
 | `called(method, code)` | agentreach_rpc_total{method, code} |
 | `lagged(ms)` | agentreach_loop_lag_seconds; `watch_loop()` calls it |
 | `sources.…` | agentreach_router_queue_length, _inflight, _late_outcome_total, agentreach_agents{health}, |
-| | agentreach_buffer_bytes, |
+| | agentreach_buffer_bytes, agentreach_sessions, _session_bytes, _evicted_total, _skew_ratio, _handoff_total |
 | | agentreach_streams_open{class}: asked when they are read |
 | | agentreach_process_resident_bytes, _cpu_seconds_total, agentreach_gc_collection_total{generation}, |
 | | agentreach_gc_pause_seconds_total |
@@ -54,6 +54,7 @@ ALERTS: Final = (
     "circuit_open", "canary_rolled_back",
 )  # fmt: skip
 WEBHOOKS: Final = ("delivered", "failed", "given_up")
+SESSIONS: Final = ("known", "bytes", "evicted", "skew", "handoffs")
 STREAMS: Final = ("control", "streams", "submits")
 CODES: Final = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -141,6 +142,10 @@ def _no_counts() -> Mapping[str, int]:
     return {}
 
 
+def _no_figures() -> Mapping[str, float]:
+    return {}
+
+
 @dataclass(slots=True)
 class Sources:
     """What is asked for when metrics are read; `node.py` sets these. Each must be a quick look at a number."""
@@ -155,6 +160,8 @@ class Sources:
     """Outcomes that came after the first one, and were dropped."""
     buffer_bytes: Callable[[], int] = _nothing
     """Bytes of payloads and events held for readers and agents."""
+    sessions: Callable[[], Mapping[str, float]] = _no_figures
+    """Of sessions: how many, what they take, how many had to go early, and how unevenly they lie; keys of SESSIONS."""
     streams: Callable[[], Mapping[str, int]] = _no_counts
     """Calls that are open, by admission class; keys of STREAMS."""
 
@@ -308,6 +315,14 @@ class Metrics:
         yield _gauges("agentreach_streams_open", "Calls that are open.", "class", STREAMS, self.sources.streams())
         yield _one("agentreach_stream_gap_total", "counter", "Readers that were told of a gap.", self.gaps)
         yield _counters("agentreach_webhook_total", "Tries of webhooks.", "outcome", self.webhooks.items())
+        known = {**dict.fromkeys(SESSIONS, 0.0), **self.sources.sessions()}
+        yield _one("agentreach_sessions", "gauge", "Conversations that are known.", known["known"])
+        yield _one("agentreach_session_bytes", "gauge", "What their contexts take.", known["bytes"])
+        text = "Conversations that had to go before their time, for there were too many."
+        yield _one("agentreach_session_evicted_total", "counter", text, known["evicted"])
+        text = "Most conversations of an instance, relative to the mean of its pool; the worst pool."
+        yield _one("agentreach_session_skew_ratio", "gauge", text, known["skew"])
+        yield _one("agentreach_session_handoff_total", "counter", "Moves of conversations.", known["handoffs"])
         yield _one("agentreach_buffer_bytes", "gauge", "Bytes held for others.", self.sources.buffer_bytes())
         yield _one("agentreach_store_commit_total", "counter", "Group commits.", sum(self.commits.counts))
         yield _one("agentreach_store_row_total", "counter", "Rows in them.", self.rows)

@@ -52,43 +52,61 @@ def read_snapshot(instance: Instance, tenant: str, message: attach_pb2.HandoffSn
 
 def context_message(context: Context) -> attempt_pb2.SessionContext:
     """A context as agents and operators see it. Turns that are in no summary yet stand in it in short."""
-    message = attempt_pb2.SessionContext(revision=context.revision, turn_count=context.count, cut=context.is_cut)
+    return attempt_pb2.SessionContext.FromString(context_bytes(context))
+
+
+def context_bytes(context: Context) -> bytes:
+    """The same as bytes, made once for each revision; each turn is made once."""
+    made: bytes | None = context.encoded
+    if made is not None:
+        return made
+    before, parts = context.parts, {}
     for turn in context.turns:
-        _fill_turn(message.turns.add(), turn)
-    for turn in context.older:
-        if turn.task_id not in context.briefs:
-            context.briefs[turn.task_id] = lines_of((turn,))
-    lines = [line for turn in context.older for line in context.briefs[turn.task_id]]
-    message.summary = "\n".join([*filter(None, [context.summary]), *lines])[: 2 * SUMMARY_BYTES]
-    message.entities.update(context.said)
-    message.inferred.update(context.inferred)
+        known = before.get(turn.task_id)
+        if known is None or known[0] is not turn:  # it is new, or was shortened
+            known = (turn, attempt_pb2.SessionContext(turns=[_turn(turn)]).SerializeToString())
+        parts[turn.task_id] = known
+    turns = [known[1] for known in parts.values()]
+    rest = attempt_pb2.SessionContext(revision=context.revision, turn_count=context.count, cut=context.is_cut)
+    if context.summary or context.older:
+        lines = [context.summary] if context.summary else []
+        for turn in context.older:
+            known = before.get(turn.task_id)
+            if known is None or type(known[1]) is bytes:  # it was one of the last ones before
+                known = (turn, "\n".join(lines_of((turn,))))
+            parts[turn.task_id] = known
+            if known[1]:
+                lines.append(known[1])
+        rest.summary = "\n".join(lines)[: 2 * SUMMARY_BYTES]
+    context.parts = parts
+    rest.entities.update(context.said)
+    rest.inferred.update(context.inferred)
+    if context.outputs:
+        _fill_outputs(rest, context)
+    made = context.encoded = b"".join((rest.SerializeToString(), *turns))
+    return made
+
+
+def _fill_outputs(message: attempt_pb2.SessionContext, context: Context) -> None:
     held = {turn.agent_id for turn in context.turns}
     for agent_id, (task_id, said) in context.outputs.items():
         if agent_id not in held:
             output = message.outputs.add(agent_id=agent_id, task_id=task_id, cut=said.cut)
             fill_payload(output.output, said.media_type, said.content)
-    return message
 
 
-def _fill_turn(message: attempt_pb2.Turn, turn: Exchange) -> None:
-    message.task_id, message.agent_id, message.error = turn.task_id, turn.agent_id, turn.error
+def _turn(turn: Exchange) -> attempt_pb2.Turn:
+    message = attempt_pb2.Turn(task_id=turn.task_id, agent_id=turn.agent_id, error=turn.error)
     message.state = turn.state  # type: ignore[assignment]
     message.cut = turn.request.cut or turn.response.cut
     _fill_said(message.request, turn.request)
     if turn.response.content or turn.response.media_type:
         _fill_said(message.response, turn.response)
+    return message
 
 
 def _fill_said(payload: payload_pb2.Payload, said: Said) -> None:
     fill_payload(payload, said.media_type, said.content)
-
-
-def context_bytes(context: Context) -> bytes:
-    """The same as bytes, made once for each revision."""
-    made: bytes | None = context.encoded
-    if made is None:
-        made = context.encoded = context_message(context).SerializeToString()
-    return made
 
 
 def context_field(context: bytes, snapshot: bytes = b"", number: int = 0) -> bytes:

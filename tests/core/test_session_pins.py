@@ -205,6 +205,21 @@ def test_new_sessions_do_not_overtake_those_who_wait():
     assert [offer.task for offer in of(sends, Offer)] == [waits]
 
 
+def test_SES_2_a_session_at_work_is_not_idle_however_long_that_takes():
+    shell = Shell(ttl_ms=10_000)
+    one = shell.join("one", slots=4, heartbeat_ms=1_000)
+    task = shell.submit(session="s", schedule_to_close_ms=900_000, **LONG)
+    shell.take_up(task)
+    shell.advance_beating(30_000, one)
+    assert shell.pool.pins.look((TENANT, "s"), shell.now_ms) is not None
+    shell.pool.pins.sweep(shell.now_ms)
+    shell.pool.pins.live(shell.now_ms)
+    assert shell.pool.pins.get((TENANT, "s"), shell.now_ms) is not None
+    shell.report(task)
+    assert shell.pool.pins.get((TENANT, "s"), shell.now_ms + 9_999) is not None, "its end is activity"
+    assert shell.pool.pins.get((TENANT, "s"), shell.now_ms + 10_000) is None
+
+
 def test_volatile_tasks_write_no_pins():
     shell = fleet(1)
     shell.submit(session="s", volatile=True)

@@ -202,3 +202,20 @@ async def test_SES_3_what_was_said_survives_a_restart(tmp_path):
             offer = await ask(stubs, agent, session, f"turn {number}", "ok")
             assert [turn.request.text for turn in offer.session_context.turns] == expected
             await agent.close()
+
+
+async def test_SES_5_skew_is_visible(stubs, node):
+    name = unique("skew")
+    one, other = AgentByHand(stubs), AgentByHand(stubs)
+    await one.join(name, max_concurrency=100)
+    for number in range(30):
+        await ask(stubs, one, f"{name}-{number}", "hi", "ok")
+    await other.join(name, max_concurrency=100)
+    figures = node.metrics.sources.sessions()
+    assert figures["skew"] == pytest.approx(2.0)
+    assert figures["known"] >= 30
+    assert figures["bytes"] > 0
+    agents = await stubs.registry.ListAgents(pb.ListAgentsRequest(filter={"agent_id": name}), timeout=TIMEOUT)
+    assert sorted(agent.sessions for agent in agents.agents) == [0, 30]
+    await one.close()
+    await other.close()

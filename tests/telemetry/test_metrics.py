@@ -34,6 +34,7 @@ def test_obs_2_what_happened_is_scraped_under_its_documented_name():
             inflight=lambda: 3,
             agents=lambda: {"HEALTHY": 2, "SUSPECT": 1},
             buffer_bytes=lambda: 1234,
+            sessions=lambda: {"known": 9, "skew": 1.5},
             streams=lambda: {"control": 1, "streams": 5},
         )
     )
@@ -70,6 +71,9 @@ def test_obs_2_what_happened_is_scraped_under_its_documented_name():
         ("agentreach_streams_open", ("streams",)): 5,
         ("agentreach_stream_gap_total", ()): 1,
         ("agentreach_buffer_bytes", ()): 1234,
+        ("agentreach_sessions", ()): 9,
+        ("agentreach_session_skew_ratio", ()): 1.5,
+        ("agentreach_session_evicted_total", ()): 0,
         ("agentreach_store_commit_total", ()): 1,
         ("agentreach_store_row_total", ()): 12,
         ("agentreach_store_commit_duration_seconds_bucket", ("0.0025",)): 1,
