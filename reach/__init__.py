@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from reach.sdk.endpoint import Listen
     from reach.sdk.handle import TaskHandle
     from reach.sdk.handoffs import Handoff
+    from reach.sdk.inheritance import Budget
     from reach.sdk.payloads import Answer, Delta, Progress
     from reach.sdk.questions import Input
     from reach.sdk.sync import SyncClient, SyncTaskHandle
@@ -43,6 +44,7 @@ __all__ = [
     "AgentError",
     "Answer",
     "Attachment",
+    "Budget",
     "Capability",
     "Client",
     "Delta",
@@ -77,6 +79,7 @@ _HOMES = {
     "Agent": "sdk.agent",
     "Answer": "sdk.payloads",
     "Attachment": "sdk.task",
+    "Budget": "sdk.inheritance",
     "Capability": "sdk.capabilities",
     "Client": "sdk.client",
     "Delta": "sdk.payloads",

@@ -82,6 +82,8 @@ class Reason(IntEnum):
     SCHEMA_MISMATCH = 54
     INPUT_ID_REUSED = 60
     INPUT_EXPIRED = 61
+    PARENT_CANCELLED = 62
+    BUDGET_SPENT = 63
 
 
 class ReachError(Exception):

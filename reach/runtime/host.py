@@ -32,6 +32,7 @@ from reach.runtime.sessions import BOUNDS, Sessions
 from reach.runtime.settings import Settings
 from reach.runtime.shard import Shard
 from reach.runtime.taken import TAKEN, ask_again, undo
+from reach.runtime.trees import Trees
 from reach.runtime.wake import WakeHooks
 from reach.runtime.writer import Writer
 from reach.store.base import Journal, StoreError
@@ -86,6 +87,7 @@ class Host(Pools):
         self._reads = reads if reads is not None else ThreadPoolExecutor(1, thread_name_prefix="journal-reads")
         self.wakes = WakeHooks(settings.wake, lambda key, event: self.post(self.pool(key), event))
         self.past = Past(self, journal, self._reads)
+        self.trees = Trees(self)
         self.sessions = Sessions(self, settings)
         self.outbox = Outbox(journal, self._reads, self.committer.submit)
         self.outbox.register(TURN, self.sessions, BOUNDS)
@@ -256,6 +258,8 @@ class Host(Pools):
         if effect.task.row == TAKEN:
             ask_again(self, effect, effect.task)
             return
+        if effect.task.root_task_id and effect.first:
+            self.trees.left(effect.task)
         if effect.task.session and effect.first:
             self.sessions.ended(effect.task)
         for reader in effect.readers:
@@ -347,6 +351,7 @@ class Host(Pools):
     async def stop(self) -> None:
         """Ends the writer and the timers. Links and callers must be gone by now."""
         self._ticker.cancel()
+        self.trees.stop()
         if self._looking is not None:
             self._looking.cancel()
         self.sessions.stop()

@@ -86,4 +86,6 @@ def _restore_task(host: Host, stored: StoredTask, turn: Turn) -> None:
                            row.accepted_wall_ms, row.reserved)  # fmt: skip
         attempts.insert(0, first)
     pool = host.pool(host.level_1.restore(task, selector, PoolKey(row.pool_tenant, row.agent_type)))
+    if task.root_task_id:
+        host.trees.joined(task)
     restore_task(pool, task, attempts, stored.failures, turn, stored.questions, stored.inputs)

@@ -40,6 +40,9 @@ class Codec(Protocol):
     def mismatches(self, spec: bytes, schemas: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, str]]:
         """Which schemas (id, text) the parameters of a request do not fit: id -> (JSON Pointer, words)."""
 
+    def bounded(self, spec: bytes, parent: bytes) -> bytes:
+        """A request with its budget bounded by that of the request which asks for it. Raises InvalidRequest."""
+
     def joining_of(self, registration: bytes, boot_id: str) -> Joining:
         """The registration as it was taken."""
 

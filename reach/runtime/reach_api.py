@@ -56,12 +56,16 @@ class Reach:
         if known is None:
             if selector.text and self.matcher is not None and self._wait_for_match(task, selector, reader):
                 return
+            if task.root_task_id and self._ask_parent(task, selector, reader):
+                return
             try:
                 task.pool = pool = self._admit(task, selector)
             except ReachError as error:
                 reader.sink.refused(reader, fault_of(error))
                 return
             host.tasks[task.key] = task
+            if task.root_task_id:
+                host.trees.joined(task)
             host.post(pool, ev.Submitted(task, reader))
             return
         pool = known.pool
@@ -87,6 +91,43 @@ class Reach:
         self._matching[key] = go_on
         assert self.matcher is not None
         if self.matcher.ask(selector.text, go_on):
+            return True
+        del self._matching[key]
+        return False
+
+    def _ask_parent(self, task: Task, selector: Selector, reader: Reader) -> bool:
+        """Refuses a task that a cancelled one asks for (DLV-11), or one without budget. True: it is refused, or waits
+        some milliseconds for the word of the journal. False: go on."""
+        key, trees = task.key, self.host.trees
+        refusal = trees.refusal(task)
+        if refusal is not None:
+            reader.sink.refused(reader, refusal)
+            return True
+        parent = self.host.tasks.get((task.tenant, task.parent_task_id))
+        if parent is not None and parent is not task:
+            try:
+                task.spec = self.host.codec.bounded(task.spec, parent.spec)
+            except ReachError as error:
+                reader.sink.refused(reader, fault_of(error))
+                return True
+        if key in self._matching:
+            return False
+
+        def go_on() -> None:
+            told(None)
+
+        def told(fault: Fault | None) -> None:
+            if self._matching.get(key) is not go_on:
+                return
+            self._matching[key] = None
+            if fault is None:
+                self.submit(task, selector, reader)
+            else:
+                reader.sink.refused(reader, fault)
+            del self._matching[key]
+
+        self._matching[key] = go_on
+        if trees.ask_parent(task, told):
             return True
         del self._matching[key]
         return False
@@ -129,6 +170,7 @@ class Reach:
         """Cancels a task; `reply.done` gets the task as it ended."""
         self._hurry((tenant, task_id))
         pool = self._pool_of(tenant, task_id) or self._anywhere(tenant)
+        self.host.trees.cancel((tenant, task_id))  # it is marked before its children are listed
         self.host.post(pool, ev.Cancelled(tenant, task_id, reason, reply))
 
     def send_input(self, tenant: str, task_id: str, given: Input, question: str, reply: Any) -> None:

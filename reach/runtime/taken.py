@@ -27,6 +27,7 @@ def undo(host: Host, turn: fx.Turn, taken: list[int]) -> None:
         if task.row in rows:
             task.row = TAKEN
             host.post(task.pool, RowTaken(task))
+            host.trees.left(task)
 
 
 def ask_again(host: Host, send: fx.Accepted | fx.Events | fx.Ended | fx.Refused | fx.Done, task: Task) -> None:

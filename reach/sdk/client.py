@@ -31,6 +31,7 @@ from reach.sdk.entries import (
     OutcomeEntry,
 )
 from reach.sdk.handle import TaskHandle
+from reach.sdk.inheritance import CURRENT, inherited
 from reach.sdk.payloads import Fields, checked_size, payload_fields
 from reach.sdk.specs import Heads, TaskOptions, task_id_of, trace_content, unsendable
 from reach.sdk.tracing import current_trace
@@ -334,6 +335,9 @@ class Client:
             checked_size(max(size, largest), line.payload_limit, "the payload")
         if not traced and (trace := current_trace()) is not None:
             content += trace_content(trace)
+        asker = CURRENT.get()
+        if asker is not None and "parent_task_id" not in options:
+            content += inherited(asker, options)
         reference = line.new_reference()
         item = submit_item(reference, interest, content, task_id, message)
         if len(item) > line.payload_limit + ITEM_MARGIN:  # attachments together: one message over it ends the stream

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from reach.core.model import Availability
-from reach.sdk.handlers import Handler
 from reach.sdk.payloads import Fields
+
+if TYPE_CHECKING:
+    from reach.sdk.handlers import Handler
 
 FAILURE_MEMORY_S: Final = 30.0
 """Failures in a row count no longer than this. After three in a row an agent gets no tasks (HLT-12), so without an end

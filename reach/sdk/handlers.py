@@ -18,6 +18,7 @@ from contextlib import aclosing
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from reach.sdk.inheritance import CURRENT
 from reach.sdk.payloads import JSON_MEDIA_TYPE, Answer, Delta, Progress, json_text
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def kind_of(function: Function) -> Kind:
 
 async def run_coroutine(attempts: Attempts, attempt: Attempt, awaitable: Awaitable[Any]) -> None:
     """Waits for a handler and reports what became of it. Does not raise."""
+    CURRENT.set(attempt.task)
     try:
         value = await awaitable
     except asyncio.CancelledError:
@@ -101,6 +103,7 @@ async def run_pieces(attempts: Attempts, attempt: Attempt, pieces: AsyncIterator
 
 def run_in_thread(attempts: Attempts, attempt: Attempt, function: Function) -> None:
     """Runs a handler in this thread and hands its outcome to the loop. Does not raise."""
+    CURRENT.set(attempt.task)
     try:
         value = function(attempt.task)
         if isinstance(value, Iterator):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import time
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -93,13 +94,14 @@ class Asking:
 class _Open:
     """A question that waits for its answer."""
 
-    __slots__ = ("answer", "attempt", "item", "name")
+    __slots__ = ("answer", "asked_at", "attempt", "item", "name")
 
     def __init__(self, attempt: Attempt, name: str, item: bytes, answer: asyncio.Future[Input]) -> None:
         self.attempt = attempt
         self.name = name
         self.item = item
         self.answer = answer
+        self.asked_at = time.monotonic()
 
 
 class Questions:
@@ -186,7 +188,9 @@ class Questions:
 
     def _close(self, attempt: Attempt) -> None:
         """It asks nothing more, and takes a slot again."""
-        if self._open.pop(attempt, None) is not None:
+        asked = self._open.pop(attempt, None)
+        if asked is not None:
+            attempt.begun += time.monotonic() - asked.asked_at  # its time stood still
             self._attempts.figures.begun(attempt.handler)
 
 

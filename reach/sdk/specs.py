@@ -10,6 +10,7 @@ from agentreach.v1 import task_pb2
 from reach.errors import ErrorClass, InvalidRequest
 from reach.sdk.capabilities import EFFECTS
 from reach.sdk.figures import duration
+from reach.sdk.inheritance import Budget
 from reach.sdk.payloads import Fields, payload_fields
 from reach.sdk.task import SessionKey
 from reach.sdk.tracing import current_trace
@@ -70,6 +71,10 @@ class TaskOptions(TypedDict, total=False):
     fairness_key: str
     cost_slots: int | None
     parent_task_id: str
+    """The task that asks for this one. Left out in a handler: that it works on, whose time and budget are passed on;
+    empty: none, so that cancelling that one leaves this one alone."""
+    budget: Budget | None
+    """What it and all that it asks for may spend."""
     related_task_ids: Iterable[str]
     policy: str
     """Name of a routing policy."""
@@ -256,6 +261,11 @@ def _timeout(name: str) -> Callable[[Fields, Any], None]:
     return convert
 
 
+def _budget(fields: Fields, value: Budget | None) -> None:
+    if value is not None:
+        fields["budget"] = value.fields()
+
+
 _SELECTOR: Final = {
     "agent_id": "agent_id",
     "agent_type": "agent_type",
@@ -278,6 +288,7 @@ _CONVERTED: Final[Mapping[str, Callable[[Fields, Any], int | None]]] = {
     "session": _session,
     "attachments": _attachments,
     "effects": _effects,
+    "budget": _budget,
     "task_id": lambda _fields, _value: None,  # `task_id_of`
     "durable": _durable,
     "retry": _retry,

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agentreach.v1 import attempt_pb2
+from agentreach.v1 import attempt_pb2, task_pb2
 from reach.sdk.context import EMPTY, Context, context_of
+from reach.sdk.inheritance import Budget, budget_of
 from reach.sdk.payloads import (
     Progress,
     parse_json,
@@ -145,12 +146,40 @@ class Task:
         return self._offer.task.trace.traceparent
 
     @property
+    def root_task_id(self) -> str:
+        """The first task of the tree: this one, if no other one asked for it."""
+        spec = self._offer.task
+        return spec.root_task_id or spec.parent_task_id or spec.task_id
+
+    @property
     def deadline(self) -> float | None:
-        """Seconds left for this attempt, or None if it has no limit. Negative when they are over."""
-        if not self._offer.HasField("start_to_close"):
+        """Seconds left for this attempt and for the task, or None if it has no limit. Negative when they are over."""
+        offer = self._offer
+        limits = [
+            limit.seconds + limit.nanos / 1e9
+            for name, limit in (
+                ("start_to_close", offer.start_to_close),
+                ("schedule_to_close", offer.schedule_to_close),
+            )
+            if offer.HasField(name)  # type: ignore[arg-type]
+        ]
+        return self._attempt.begun + min(limits) - time.monotonic() if limits else None
+
+    @property
+    def budget(self) -> Budget | None:
+        """What this task and all that it asks for may spend; None if that is not bounded. See `spend`."""
+        if not self._offer.task.HasField("budget"):
             return None
-        limit = self._offer.start_to_close
-        return self._attempt.begun + limit.seconds + limit.nanos / 1e9 - time.monotonic()
+        return budget_of(self._offer.task.budget)
+
+    def spend(self, *, tokens: int = 0, money_micros: int = 0) -> Budget | None:
+        """Notes what was spent, so that tasks asked for from here get no more than what is left; returns that."""
+        budget = self.budget
+        if budget is None:
+            return None
+        left = budget.less(tokens, money_micros)
+        self._offer.task.budget.MergeFrom(task_pb2.Budget(**left.fields()))
+        return left
 
     @property
     def cancelled(self) -> bool:

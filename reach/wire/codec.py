@@ -9,6 +9,7 @@ from reach.core.model import Task
 from reach.core.resolving import Selector
 from reach.wire.agents import read_registration
 from reach.wire.answers import content_of
+from reach.wire.budget import bounded
 from reach.wire.repeats import same_content
 from reach.wire.requests import TaskReader
 from reach.wire.schemas import mismatches
@@ -42,6 +43,10 @@ class ProtoCodec:
     def selector_of(self, spec: bytes) -> Selector:
         """What the request named to choose a pool."""
         return self.reader.asked(task_pb2.TaskSpec.FromString(spec)).selector
+
+    def bounded(self, spec: bytes, parent: bytes) -> bytes:
+        """See `Codec`."""
+        return bounded(spec, parent)
 
     def joining_of(self, registration: bytes, boot_id: str) -> Joining:
         """The registration as it was taken."""

@@ -17,7 +17,8 @@ from reach.core.model import EffectKind, Requirement, Task
 from reach.core.resolving import Selector
 from reach.core.retry import POLICIES, RETRIED, RetryPolicy
 from reach.core.session import TURN
-from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
+from reach.errors import ErrorClass, InvalidRequest, Reason
+from reach.wire.budget import check_budget
 
 ID_BYTES = 256
 LABELS = 64
@@ -256,10 +257,6 @@ def _read_fairness_key(task: Task, value: str) -> None:
     task.fairness_key = check_id("task.fairness_key", value)
 
 
-def _not_built(task: Task, value: Any) -> None:
-    raise Internal(f"{value.DESCRIPTOR.name.lower()}s are not built yet", Reason.NOT_IMPLEMENTED)
-
-
 def _no_webhooks(task: Task, value: task_pb2.Webhook) -> None:
     raise invalid("task.webhook", "this server delivers none")
 
@@ -380,7 +377,7 @@ _BY_NAME: dict[str, Callable[[Task, Any], object]] = {
     "timeouts": _read_timeouts,
     "retry": lambda task, value: setattr(task, "retry", _read_retry(value)),
     "start_delay": _read_start_delay,
-    "budget": _not_built,
+    "budget": lambda task, value: check_budget(value),
     "parent_task_id": _read_parent,
     "root_task_id": _read_root,
     "related_task_ids": lambda task, value: check_ids("task.related_task_ids", value, RELATED),

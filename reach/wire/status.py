@@ -119,6 +119,8 @@ TABLE: Final[Mapping[Reason, Row]] = {
     Reason.SCHEMA_MISMATCH: Row(_C.INVALID_ARGUMENT, _BAD),
     Reason.INPUT_ID_REUSED: Row(_C.ALREADY_EXISTS, _BAD),
     Reason.INPUT_EXPIRED: Row(_C.DEADLINE_EXCEEDED, _LATE),
+    Reason.PARENT_CANCELLED: Row(_C.FAILED_PRECONDITION, _BAD),
+    Reason.BUDGET_SPENT: Row(_C.FAILED_PRECONDITION, _BAD),
 }
 """Every reason, in the order of the contract; `error.proto` says the same in its comments and a test compares them."""
 

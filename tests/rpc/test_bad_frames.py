@@ -313,7 +313,7 @@ async def test_each_bad_item_is_refused_with_its_reference(stubs, agent, caller)
             {"reference": 13, "task": {"selector": {"agent_id": "a"}, "effects": 9}},
             {"reference": 14, "task": {"selector": {"agent_id": "a"}, "protocol_version": "9"}},
             {"reference": 15, "task": {"selector": {"intent": "a.b"}}},
-            {"reference": 16, "task": {"selector": {"agent_id": "a"}, "budget": {}}},
+            {"reference": 16, "task": {"selector": {"agent_id": "a"}, "budget": {"tokens": 0}}},
             {"reference": 17, "task": {"selector": {"agent_id": "a"}}, "interest": 9},
             good,
         ],
@@ -340,7 +340,7 @@ async def test_each_bad_item_is_refused_with_its_reference(stubs, agent, caller)
         **invalid,
         14: "VERSION_NOT_SUPPORTED",
         15: "NO_ROUTE",
-        16: "NOT_IMPLEMENTED",
+        16: "BUDGET_SPENT",
         22: "TASK_NOT_FOUND",
         32: "TASK_NOT_FOUND",
     }

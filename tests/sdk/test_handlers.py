@@ -177,7 +177,7 @@ async def test_what_a_handler_sees(server):
     assert (seen_task.tenant, seen_task.session) == ("other", SessionKey("a", "u", "s"))
     assert (seen_task.labels, seen_task.trace, seen_task.source) == ({"k": "v"}, "00-1", "caller")
     assert (seen_task.attachments["doc"].text, seen_task.attachments["doc"].media_type) == ("d", "text/plain")
-    assert (seen_task.checkpoint, seen_task.session_context.revision, seen_task.effect_granted) == (b"half", 4, True)
+    assert (seen_task.checkpoint, seen_task.context.revision, seen_task.effect_granted) == (b"half", 4, True)
 
 
 def pieces_in_thread(*pieces):

@@ -170,6 +170,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """The same input id was used for another answer. ALREADY_EXISTS."""
     ERROR_REASON_INPUT_EXPIRED: _ErrorReason.ValueType  # 61
     """Nobody answered the agent's question in time. DEADLINE_EXCEEDED."""
+    ERROR_REASON_PARENT_CANCELLED: _ErrorReason.ValueType  # 62
+    """The task that asks for this one, or the first of its tree, was cancelled. FAILED_PRECONDITION."""
+    ERROR_REASON_BUDGET_SPENT: _ErrorReason.ValueType  # 63
+    """The budget that was passed on allows no further agent, or nothing of it is left. FAILED_PRECONDITION."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why something was refused or failed. gRPC statuses carry the name without its prefix in
@@ -280,6 +284,10 @@ ERROR_REASON_INPUT_ID_REUSED: ErrorReason.ValueType  # 60
 """The same input id was used for another answer. ALREADY_EXISTS."""
 ERROR_REASON_INPUT_EXPIRED: ErrorReason.ValueType  # 61
 """Nobody answered the agent's question in time. DEADLINE_EXCEEDED."""
+ERROR_REASON_PARENT_CANCELLED: ErrorReason.ValueType  # 62
+"""The task that asks for this one, or the first of its tree, was cancelled. FAILED_PRECONDITION."""
+ERROR_REASON_BUDGET_SPENT: ErrorReason.ValueType  # 63
+"""The budget that was passed on allows no further agent, or nothing of it is left. FAILED_PRECONDITION."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015
 
 @_typing.final

@@ -1,0 +1,164 @@
+"""Cancelling a task with all that it asked for (DLV-11, HAZARDS 1f)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agentreach.v1 import task_pb2
+from reach.core.model import TaskState
+from reach.core.stream import Interest, Reader
+from reach.errors import Reason
+from reach.runtime import trees
+from tests.runtime.hosts import READER, TENANT, Shell, message_of
+
+pytestmark = pytest.mark.asyncio
+
+
+class Trees(Shell):
+    def child(self, task_id: str, parent: str = "", root: str = "", **fields: Any) -> Reader:
+        spec = task_pb2.TaskSpec(task_id=task_id, parent_task_id=parent, root_task_id=root, **fields)
+        spec.selector.agent_type = "nobody"
+        reader = Reader(self, len(self.said) + 1, Interest.ACCEPTANCE)
+        self.reach.submit(*READER.read(TENANT, spec), reader)
+        return reader
+
+    def states(self, *names: str) -> list[str]:
+        return [self.host.tasks[TENANT, name].state.name for name in names]
+
+
+async def test_DLV_11_all_below_a_cancelled_task_is_cancelled_and_nothing_else():
+    shell = Trees()
+    for name, parent, root in [("r", "", ""), ("a", "r", "r"), ("b", "a", "r"), ("c", "b", "r"), ("d", "r", "r")]:
+        shell.child(name, parent, root)
+    shell.child("other")
+    shell.cancel("a", "enough")
+    await shell.settle()
+    assert shell.states("r", "a", "b", "c", "d", "other") == [
+        "PENDING", "CANCELLED", "CANCELLED", "CANCELLED", "PENDING", "PENDING",
+    ]  # fmt: skip
+    assert "'a'" in message_of(shell.host.tasks[TENANT, "c"])
+    shell.cancel("r", "")
+    await shell.settle()
+    assert shell.states("r", "d", "other") == ["CANCELLED", "CANCELLED", "PENDING"]
+    assert not shell.host.trees._children
+    await shell.stop()
+
+
+async def test_DLV_11_no_child_slips_in_at_the_same_instant():
+    """Neither one that came just before the cancel, nor one just after it, in the same turn of the loop."""
+    shell = Trees()
+    shell.child("r")
+    await shell.settle()
+    before = shell.child("before", "r")
+    shell.cancel("r", "")
+    after = shell.child("after", "r")
+    grandchild = shell.child("deep", "before", "r")
+    await shell.settle()
+    assert shell.states("r", "before") == ["CANCELLED", "CANCELLED"]
+    assert shell.heard(before)[0][0] == "accepted"
+    assert shell.heard(after) == shell.heard(grandchild) == [("refused", Reason.PARENT_CANCELLED)]
+    assert (TENANT, "after") not in shell.host.tasks
+    await shell.stop()
+
+
+async def test_DLV_11_what_a_task_that_ended_asked_for_belongs_to_who_asked_for_that():
+    shell = Trees()
+    for name, parent in [("r", ""), ("a", "r"), ("b", "a")]:
+        shell.child(name, parent, "r" if parent else "")
+    await shell.settle()
+    middle = shell.host.tasks[TENANT, "a"]
+    shell.host.trees.left(middle)  # as when it succeeds
+    shell.cancel("r", "")
+    await shell.settle()
+    assert shell.states("r", "b") == ["CANCELLED", "CANCELLED"]
+    await shell.stop()
+
+
+@pytest.mark.parametrize("ended", [TaskState.CANCELLED, TaskState.SUCCEEDED])
+async def test_DLV_11_of_a_parent_that_is_not_in_memory_the_journal_is_asked(ended):
+    shell = Trees()
+    shell.child("r")
+    if ended is TaskState.CANCELLED:
+        shell.cancel("r", "")
+    await shell.settle()
+    await shell.stop()
+    again = Trees(shell.journal)
+    again.host.tasks.pop((TENANT, "r"), None)  # it has left the memory; the journal has it with or without an end
+    again.reads.held = True
+    reader = again.child("late", "r")
+    twice = again.child("nobody's", "unknown parent")
+    await again.settle()
+    assert again.heard(reader) == again.heard(twice) == []
+    again.reads.held = False
+    again.reads.go()
+    await again.settle()
+    said = again.heard(reader)
+    assert said == ([("refused", Reason.PARENT_CANCELLED)] if ended is TaskState.CANCELLED else [("accepted", False)])
+    assert again.heard(twice) == [("accepted", False)]
+    assert not again.reach._matching
+    await again.stop()
+
+
+async def test_DLV_11_after_a_restart_children_are_known():
+    shell = Trees()
+    shell.child("r")
+    shell.child("a", "r")
+    await shell.settle()
+    await shell.stop()
+    again = Trees(shell.journal)
+    again.cancel("r", "")
+    await again.settle()
+    assert again.states("r", "a") == ["CANCELLED", "CANCELLED"]
+    await again.stop()
+
+
+async def test_DLV_11_children_are_listed_again(monkeypatch):
+    monkeypatch.setattr(trees, "LOOKS_S", (0.01, 0.02))
+    shell = Trees()
+    shell.child("r")
+    await shell.settle()
+    shell.cancel("r", "")
+    shell.host.trees._marks.clear()
+    await shell.settle()
+    spec = task_pb2.TaskSpec(task_id="slipped", parent_task_id="r")  # as if another node had taken it
+    spec.selector.agent_type = "nobody"
+    task, selector = READER.read(TENANT, spec)
+    shell.host.tasks.pop((TENANT, "r"))
+    shell.host.trees._fine[TENANT, "r"] = None
+    shell.reach.submit(task, selector, Reader(shell, 1, Interest.ACCEPTANCE))
+    await shell.settle()
+    assert shell.states("slipped") == ["PENDING"]
+    await asyncio.sleep(0.05)
+    await shell.settle()
+    assert shell.states("slipped") == ["CANCELLED"]
+    await shell.stop()
+
+
+async def test_DLV_11_marks_are_bounded_and_of_tasks_that_are_there(monkeypatch):
+    monkeypatch.setattr(trees, "MARKS", 3)
+    shell = Trees()
+    for number in range(6):
+        shell.child(f"r{number}")
+        shell.cancel(f"r{number}", "")
+        shell.reach.cancel(TENANT, f"nobody {number}", "", shell)
+    assert list(shell.host.trees._marks) == [(TENANT, f"r{number}") for number in (3, 4, 5)]
+    await shell.settle()
+    late = shell.child("late", "r0")
+    assert shell.heard(late) == [("refused", Reason.PARENT_CANCELLED)], "what is in memory says so itself"
+    await shell.stop()
+
+
+async def test_DLV_11_a_tree_that_is_a_ring_ends_too():
+    shell = Trees()
+    shell.child("a", "b")
+    shell.child("b", "a")
+    shell.child("self", "self")
+    await shell.settle()
+    shell.cancel("a", "")
+    await shell.settle()
+    assert shell.states("a", "b") == ["CANCELLED", "CANCELLED"]
+    assert shell.states("self") == ["PENDING"]
+    await shell.stop()
