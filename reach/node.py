@@ -21,7 +21,7 @@ from typing import Any
 import uvloop
 
 from reach.config import Config
-from reach.config.parts import dial_settings, host_settings, listen, webhook_rules
+from reach.config.parts import dial_settings, host_settings, kept, listen, webhook_rules
 from reach.config.watching import Policies, Rules
 from reach.core.intents import Routes
 from reach.core.vocabulary import Vocabulary
@@ -40,6 +40,7 @@ from reach.runtime.loading import restore, unapplied_turns
 from reach.runtime.matcher import Matcher
 from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
+from reach.runtime.retention import Retention
 from reach.runtime.rules import take_rules
 from reach.store.base import Journal, KeyStore, StoreError, StoreLocked
 from reach.store.keys import SqliteKeyStore
@@ -56,7 +57,7 @@ from reach.transports.webhooks import BOUNDS, Webhooks, WebhookSettings
 from reach.version import VERSION
 from reach.wire.codec import ProtoCodec
 from reach.wire.requests import Limits, TaskReader
-from reach.wire.webhooks import KIND
+from reach.wire.webhooks import FAILED, KIND
 
 log = logging.getLogger("reach.node")
 
@@ -65,8 +66,6 @@ GC_THRESHOLDS = (50_000, 20, 20)
 SWITCH_SECONDS = 0.0005
 """How soon the journal's thread gets the interpreter beside a busy loop; the default of 5 ms would be added to each
 statement of a commit."""
-PURGE_SECONDS = 60.0
-PURGE_ROWS = 1_000
 EXIT_BROKEN_STORE = 70
 ConfigFile = tuple[Path, Callable[[], Config]]
 """A file of the configuration, and what reads it again."""
@@ -149,7 +148,8 @@ class Node:
         await self._start_http(keys)
         self._own(self.metrics.watch_loop(), "watch-loop")
         self._own(self.rules.watch(), "watch-rules")
-        self._own(self._purge(journal), "purge")
+        self.retention = Retention(journal, self.reach.tending, self.host.clock.wall_ms, kept(config), FAILED)
+        self._own(self.retention.run(), "retention")
         self._own(self._drop_pools(), "idle-pools")
         gc.collect()
         gc.freeze()
@@ -267,6 +267,8 @@ class Node:
         sources.late_outcomes = lambda: sum(pool.late_outcomes for pool in host.pools())
         sources.agents = self._agents_by_health
         sources.sessions = self.reach.sessions.figures
+        sources.dead_letters = lambda: self.retention.dead_letters
+        sources.store_bytes = lambda: self.retention.store_bytes
         sources.buffer_bytes = lambda: sum(pool.queue.bytes for pool in host.pools())
 
     def _agents_by_health(self) -> dict[str, int]:
@@ -294,14 +296,6 @@ class Node:
             await asyncio.gather(task, return_exceptions=True)
 
         self._stack.push_async_callback(end)
-
-    async def _purge(self, journal: Journal) -> None:
-        """Removes what has been kept long enough, a little at a time, between commits."""
-        keep_ms = int(self.config.results.keep_hours * 3_600_000)
-        while True:
-            await asyncio.sleep(PURGE_SECONDS)
-            before = self.host.clock.wall_ms() - keep_ms
-            self.host.committer.tend(lambda before=before: journal.purge(before, PURGE_ROWS))  # type: ignore[misc]
 
     async def _drop_pools(self) -> None:
         """Forgets pools that nobody needs any more."""

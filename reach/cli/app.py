@@ -15,6 +15,7 @@ import click
 from reach.cli.agents import agents
 from reach.cli.demo import demo
 from reach.cli.dispatch import cancel, dispatch, tail, wait
+from reach.cli.dlq import dlq
 from reach.cli.exits import MEANINGS, Exit, advice_for, exit_of
 from reach.cli.explain import explain
 from reach.cli.input import give_input
@@ -75,6 +76,7 @@ for _command in (
     route,
     explain,
     sessions,
+    dlq,
     keys,
     configuration,
     version,

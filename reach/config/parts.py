@@ -11,6 +11,7 @@ from reach.config.watching import Policies
 from reach.core.model import PoolKey
 from reach.errors import InvalidRequest
 from reach.rpc.server import Listen
+from reach.runtime.retention import Keep
 from reach.runtime.settings import Settings
 from reach.runtime.summarisers import EndpointSummariser
 from reach.runtime.wake import WakeHook
@@ -66,6 +67,17 @@ def webhook_rules(config: Config) -> WebhookRules:
     webhooks = config.webhooks
     secrets = (Secret(one.name, one.file, one.tenants) for one in webhooks.secrets)
     return WebhookRules(secrets, frozenset(host.strip("[]").lower() for host in webhooks.hosts))
+
+
+def kept(config: Config) -> Keep:
+    """How much is kept of tasks that ended."""
+    results = config.results
+    return Keep(
+        int(results.keep_hours * 3_600_000),
+        results.keep_bytes,
+        int(results.dead_letter_hours * 3_600_000),
+        results.dead_letters,
+    )
 
 
 def listen(config: Config) -> Listen:

@@ -7,6 +7,8 @@ from typing import Any
 
 from agentreach.v1 import ops_pb2, ops_pb2_grpc
 from reach.errors import InvalidRequest
+from reach.rpc.audit import audit
+from reach.rpc.dead_letters import DeadLetters
 from reach.rpc.principal import principal_of
 from reach.rpc.services import FEATURES, Services, error_of_fault
 from reach.runtime.past import not_found
@@ -27,6 +29,7 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
 
     def __init__(self, services: Services, keys: KeyStore | None, version: str, store: str) -> None:
         self._services = services
+        self._dead_letters = DeadLetters(services)
         self._keys = keys
         self._version = version
         self._store = store
@@ -59,7 +62,9 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
         """See the contract."""
         # The store checks it: keys may live for longer than any task may wait.
         ttl_ms = request.ttl.seconds * 1_000 + request.ttl.nanos // 1_000_000 if request.HasField("ttl") else None
-        key, token = self._key_store().create(principal_of(context).tenant, request.app_id, request.scopes, ttl_ms)
+        principal = principal_of(context)
+        key, token = self._key_store().create(principal.tenant, request.app_id, request.scopes, ttl_ms)
+        audit(principal, "CreateKey", key_id=key.key_id, for_app=key.app_id, scopes=sorted(key.scopes))
         answer = ops_pb2.CreateKeyResponse(secret=token)
         _fill_key(answer.key, key)
         return answer
@@ -79,8 +84,10 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
     async def RevokeKey(self, request: ops_pb2.RevokeKeyRequest, context: Any) -> ops_pb2.RevokeKeyResponse:
         """See the contract."""
         key_id = check_id("key_id", request.key_id, required=True)
+        principal = principal_of(context)
         answer = ops_pb2.RevokeKeyResponse()
-        _fill_key(answer.key, self._key_store().revoke(key_id, principal_of(context).tenant))
+        _fill_key(answer.key, self._key_store().revoke(key_id, principal.tenant))
+        audit(principal, "RevokeKey", key_id=key_id)
         return answer
 
     async def WatchTasks(
@@ -103,17 +110,23 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
         fill_task(answer.task, task, full=False, decisions=decisions)
         return answer
 
-    async def ListDeadLetters(self, request: ops_pb2.ListDeadLettersRequest, context: Any) -> Any:
+    async def ListDeadLetters(
+        self, request: ops_pb2.ListDeadLettersRequest, context: Any
+    ) -> ops_pb2.ListDeadLettersResponse:
         """See the contract."""
-        raise not_built("ListDeadLetters")
+        return await self._dead_letters.page(principal_of(context).tenant, request)
 
-    async def RequeueDeadLetters(self, request: ops_pb2.RequeueDeadLettersRequest, context: Any) -> Any:
+    async def RequeueDeadLetters(
+        self, request: ops_pb2.RequeueDeadLettersRequest, context: Any
+    ) -> ops_pb2.RequeueDeadLettersResponse:
         """See the contract."""
-        raise not_built("RequeueDeadLetters")
+        return await self._dead_letters.requeue(principal_of(context), request)
 
-    async def PurgeDeadLetters(self, request: ops_pb2.PurgeDeadLettersRequest, context: Any) -> Any:
+    async def PurgeDeadLetters(
+        self, request: ops_pb2.PurgeDeadLettersRequest, context: Any
+    ) -> ops_pb2.PurgeDeadLettersResponse:
         """See the contract."""
-        raise not_built("PurgeDeadLetters")
+        return ops_pb2.PurgeDeadLettersResponse(purged=await self._dead_letters.purge(principal_of(context), request))
 
     async def ListFailedWebhooks(
         self, request: ops_pb2.ListFailedWebhooksRequest, context: Any

@@ -67,6 +67,10 @@ class Past:
         """Stored tasks by filter. Blocks: to be called through `Host.read`."""
         return self._journal.list_tasks(query)
 
+    def remove(self, rows: list[int]) -> int:
+        """Removes stored tasks that have ended. Blocks: to be called in the writer."""
+        return self._journal.remove(rows)
+
     def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
         """Facts of the outbox. Blocks: to be called through `Host.read`."""
         return self._journal.facts(kind, lane, after, limit)

@@ -5,7 +5,7 @@ Calls that are hot return at once and are answered through a `Sink`, a link or a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from reach.core.stream import Reader
 from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.runtime.host import Host
 from reach.runtime.matcher import Matcher
+from reach.runtime.retention import Tending
 from reach.runtime.session_views import SessionViews
 from reach.runtime.watching import AgentChanges
 from reach.store.base import StoredFact, StoredTask, StoreFull, TaskQuery
@@ -42,6 +43,8 @@ class Reach:
         """Tasks that wait for the meaning of their text, for some milliseconds."""
         self.stopping = False
         """No new work is taken; what is accepted goes on."""
+        self.tending = Tending(host.committer)
+        """Does what is to be done in the writer of the journal."""
         self.started_ms = host.clock.now_ms()
         self.sessions = SessionViews(host)
         self.changes = AgentChanges(host)
@@ -243,6 +246,16 @@ class Reach:
         if stored is None or stored.task.row != task.row or (stored.outcome is None) is (task.state >= FIRST_TERMINAL):
             return None
         return task
+
+    async def remove(self, tasks: Iterable[Task]) -> int:
+        """Removes tasks that have ended, for good; returns how many there were."""
+        rows = {task.row: task.key for task in tasks}
+        removed = await self.tending.do(partial(self.host.past.remove, list(rows)))
+        for row, key in rows.items():
+            task = self.host.tasks.get(key)
+            if task is not None and task.row == row:
+                del self.host.tasks[key]  # or its id would still be answered for
+        return removed
 
     async def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
         """Facts of the outbox that nobody took, such as failed deliveries, in order."""

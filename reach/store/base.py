@@ -10,7 +10,7 @@ thread. Times are `*_wall_ms`: milliseconds since the epoch on the store's clock
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -98,6 +98,8 @@ class TaskQuery(NamedTuple):
     before_row: int = 0
     """Only rows below this one (the page token); 0: from the latest."""
     limit: int = 50
+    reason: int = 0
+    """Only tasks that ended for this reason."""
 
 
 class StoredFact(NamedTuple):
@@ -152,8 +154,18 @@ class Journal(Protocol):
     def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
         """Facts of a lane that are to be delivered, in order, from behind the number `after`."""
 
-    def purge(self, ended_before_ms: int, limit: int) -> int:
-        """Removes up to `limit` tasks that ended before; returns how many. Called from the writer thread."""
+    def purge(self, ended_before_ms: int, limit: int, *, dead_letters: bool = False) -> int:
+        """Removes up to `limit` tasks that ended before, the first to end first: dead letters, or all others. Returns
+        how many. Called from the writer thread."""
+
+    def remove(self, rows: Sequence[int]) -> int:
+        """Removes these tasks, as far as they have ended; returns how many. Called from the writer thread."""
+
+    def drop_facts(self, kind: str, before_ms: int, limit: int) -> int:
+        """Drops up to `limit` facts of a kind that are older; returns how many. Called from the writer thread."""
+
+    def dead_letters(self) -> int:
+        """How many dead letters there are."""
 
     def size_bytes(self) -> int:
         """Space in use."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -159,20 +160,50 @@ class MemoryJournal:
             )
             return list(islice(found, max(limit, 0)))
 
-    def purge(self, ended_before_ms: int, limit: int) -> int:
-        """See `Journal.purge`. The first to end go first."""
+    def purge(self, ended_before_ms: int, limit: int, *, dead_letters: bool = False) -> int:
+        """See `Journal.purge`."""
         with self._lock:
             self._check_open()
             ended = sorted(
                 (record.outcome.ended_wall_ms, row)
                 for row, record in self._records.items()
-                if record.outcome is not None and record.outcome.ended_wall_ms < ended_before_ms
+                if record.outcome is not None
+                and record.outcome.ended_wall_ms < ended_before_ms
+                and (record.outcome.state == TaskState.DEAD_LETTERED) is dead_letters
             )
-            removed = [self._records.pop(row).task for _, row in ended[: max(limit, 0)]]
-            tasks = [task for task in removed if task is not None]
-            for task in tasks:
-                del self._keys[task.tenant, task.task_id]
-            return len(tasks)
+            return self._remove([row for _, row in ended[: max(limit, 0)]])
+
+    def remove(self, rows: Sequence[int]) -> int:
+        """See `Journal.remove`."""
+        with self._lock:
+            self._check_open()
+            found = ((row, self._records.get(row)) for row in rows)
+            return self._remove([row for row, record in found if record is not None and record.outcome is not None])
+
+    def _remove(self, rows: list[int]) -> int:
+        removed = [self._records.pop(row).task for row in rows]
+        tasks = [task for task in removed if task is not None]
+        for task in tasks:
+            del self._keys[task.tenant, task.task_id]
+        return len(tasks)
+
+    def drop_facts(self, kind: str, before_ms: int, limit: int) -> int:
+        """See `Journal.drop_facts`."""
+        with self._lock:
+            self._check_open()
+            old = [name for name, (_, fact) in self._facts.items() if fact.kind == kind and fact.wall_ms < before_ms][
+                : max(limit, 0)
+            ]
+            for name in old:
+                del self._facts[name]
+            return len(old)
+
+    def dead_letters(self) -> int:
+        """See `Journal.dead_letters`."""
+        with self._lock:
+            self._check_open()
+            outcomes = (record.outcome for record in self._records.values())
+            return sum(one is not None and one.state == TaskState.DEAD_LETTERED for one in outcomes)
 
     def size_bytes(self) -> int:
         """See `Journal.size_bytes`: payloads only, and roughly."""
@@ -269,6 +300,7 @@ class MemoryJournal:
             (not query.before_row or row < query.before_row)
             and (not query.tenant or task.tenant == query.tenant)
             and (not query.states or state in query.states)
+            and (not query.reason or (record.outcome is not None and record.outcome.reason == query.reason))
             and (not query.session or task.session == query.session)
             and (not query.agent_type or task.agent_type == query.agent_type)
             and (not query.root_task_id or task.root_task_id == query.root_task_id)

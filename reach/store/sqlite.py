@@ -13,7 +13,7 @@ from __future__ import annotations
 import sqlite3
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, NoReturn, TypeVar
 from reach.core.decision_record import Record
 from reach.core.model import TaskState
 from reach.core.rows import OutcomeRow, TaskRow, Writes
+from reach.store import sqlite_purge as purge
 from reach.store import sqlite_rows as sql
 from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreError, StoreUnavailable, TaskQuery
 from reach.store.batch import storable, without
@@ -141,7 +142,7 @@ class SqliteJournal:
         self._broken = None
         self._index = KeyIndex()
         self._open = set()
-        mark = int(_counter(db, "indexed"))
+        mark = int(sql.counter(db, "indexed"))
         stored = db.execute("select rows from open_tasks").fetchone()
         if stored is not None:
             self._open.update(row for (row,) in struct.iter_unpack("<q", stored[0]))
@@ -227,23 +228,27 @@ class SqliteJournal:
                 taken.append(task.row)
         return new, added, taken
 
-    def purge(self, ended_before_ms: int, limit: int) -> int:
-        """See `Journal.purge`. The first to end go first. The file does not shrink: what follows uses the space."""
-        count, removed = self._transact(partial(self._remove, ended_before_ms, max(limit, 0)))
+    def purge(self, ended_before_ms: int, limit: int, *, dead_letters: bool = False) -> int:
+        """See `Journal.purge`. The file does not shrink: what follows uses the space."""
+        return self._remove(partial(purge.oldest, before_ms=ended_before_ms, limit=limit, dead_letters=dead_letters))
+
+    def remove(self, rows: Sequence[int]) -> int:
+        """See `Journal.remove`."""
+        return self._remove(partial(purge.ended, rows=rows))
+
+    def _remove(self, choose: Callable[[sqlite3.Connection], list[int]]) -> int:
+        count, removed = self._transact(lambda db: purge.remove(db, choose(db)))
         self._index.remove(removed)
         return count
 
-    def _remove(self, ended_before_ms: int, limit: int, db: sqlite3.Connection) -> tuple[int, list[Entry]]:
-        oldest = "select row from outcome where ended < ? order by ended, row limit ?"
-        rows = [row for (row,) in db.execute(oldest, (ended_before_ms, limit))]
-        if not rows:
-            return 0, []
-        removed = [entry for named in sql.KEYS_OF.ask(db, rows) for entry in entries_of(*named)]
-        sql.DROP_KEYS.run(db, sql.flat(removed))
-        for statement in sql.PURGED:
-            statement.run(db, rows)
-        db.execute(sql.SET_COUNTER, ("row", max(rows)))
-        return sql.DROP_TASKS.run(db, rows), removed
+    def drop_facts(self, kind: str, before_ms: int, limit: int) -> int:
+        """See `Journal.drop_facts`."""
+        return self._transact(partial(purge.drop_facts, kind=kind, before_ms=before_ms, limit=limit))
+
+    def dead_letters(self) -> int:
+        """See `Journal.dead_letters`."""
+        with self._read() as db:
+            return purge.count_dead_letters(db)
 
     def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Runs `work` in a transaction: when this returns it is durable, when it raises nothing of it was kept."""
@@ -303,8 +308,8 @@ class SqliteJournal:
                 tasks,
                 sql.read_agents(db),
                 sql.read_pins(db),
-                max(highest, _counter(db, "row")) + 1,
-                _counter(db, "revision") + 1,
+                max(highest, sql.counter(db, "row")) + 1,
+                sql.counter(db, "revision") + 1,
                 sql.read_contexts(db),
             )
 
@@ -369,8 +374,3 @@ class SqliteJournal:
                     db.execute("commit")
             except sqlite3.Error as error:
                 raise translated(error, f"{self._path} cannot be read", otherwise=StoreUnavailable) from error
-
-
-def _counter(db: sqlite3.Connection, name: str) -> int:
-    found = db.execute("select value from counter where name = ?", (name,)).fetchone()
-    return int(found[0]) if found else 0

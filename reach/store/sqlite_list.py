@@ -103,6 +103,7 @@ def _conditions(query: TaskQuery) -> tuple[str, list[Any]]:
         ("t.root = ?", query.root_task_id),
         ("t.accepted >= ?", query.accepted_after_ms),
         ("t.accepted < ?", query.accepted_before_ms),
+        ("o.reason = ?", query.reason),
     ):
         if value:
             text += f" and {condition}"

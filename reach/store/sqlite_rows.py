@@ -159,6 +159,8 @@ PURGED: Final = tuple(
     for table in ("attempt", "failure", "reserve", "effect", "checkpoint", "question", "input", "outcome")
 )
 DROP_TASKS: Final = _among("delete from task where row")
+DROP_FACTS: Final = _among("delete from outbox where id")
+ENDED: Final = _among("select row from outcome where row")
 
 _DECISIONS: Final = (
     "select attempt, decision from task where row = ?1 and decision is not null"
@@ -376,3 +378,9 @@ def read_facts(db: sqlite3.Connection, kind: str, lane: str, after: int, limit: 
     text = f"select id, {_OUTBOX} from outbox where kind = ? and lane = ? and id > ? order by id limit ?"
     found = db.execute(text, (kind, lane, after, max(limit, 0)))
     return [StoredFact(values[0], OutboxRow._make(values[1:])) for values in found]
+
+
+def counter(db: sqlite3.Connection, name: str) -> int:
+    """The value of a counter; 0 if it was never set."""
+    found = db.execute("select value from counter where name = ?", (name,)).fetchone()
+    return int(found[0]) if found else 0

@@ -20,6 +20,7 @@ makes no object. All are called on the loop's thread, and so is `families`.
 | `lagged(ms)` | agentreach_loop_lag_seconds; `watch_loop()` calls it |
 | `sources.…` | agentreach_router_queue_length, _inflight, _late_outcome_total, agentreach_agents{health}, |
 | | agentreach_buffer_bytes, agentreach_sessions, _session_bytes, _evicted_total, _skew_ratio, _handoff_total |
+| | agentreach_buffer_bytes, _dead_letters, _store_bytes |
 | | agentreach_streams_open{class}: asked when they are read |
 | | agentreach_process_resident_bytes, _cpu_seconds_total, agentreach_gc_collection_total{generation}, |
 | | agentreach_gc_pause_seconds_total |
@@ -162,6 +163,10 @@ class Sources:
     """Bytes of payloads and events held for readers and agents."""
     sessions: Callable[[], Mapping[str, float]] = _no_figures
     """Of sessions: how many, what they take, how many had to go early, and how unevenly they lie; keys of SESSIONS."""
+    dead_letters: Callable[[], int] = _nothing
+    """Dead letters that are kept, as of some seconds ago."""
+    store_bytes: Callable[[], int] = _nothing
+    """Space of the store in use, as of some seconds ago."""
     streams: Callable[[], Mapping[str, int]] = _no_counts
     """Calls that are open, by admission class; keys of STREAMS."""
 
@@ -325,6 +330,8 @@ class Metrics:
         yield _one("agentreach_session_handoff_total", "counter", "Moves of conversations.", known["handoffs"])
         yield _one("agentreach_buffer_bytes", "gauge", "Bytes held for others.", self.sources.buffer_bytes())
         yield _one("agentreach_store_commit_total", "counter", "Group commits.", sum(self.commits.counts))
+        yield _one("agentreach_store_bytes", "gauge", "Space of the store in use.", self.sources.store_bytes())
+        yield _one("agentreach_dead_letters", "gauge", "Dead letters that are kept.", self.sources.dead_letters())
         yield _one("agentreach_store_row_total", "counter", "Rows in them.", self.rows)
         commits = [Sample((), self.commits)]
         yield Family("agentreach_store_commit_duration_seconds", "histogram", "Time of a group commit.", (), commits)

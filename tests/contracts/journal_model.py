@@ -117,6 +117,7 @@ class ModelJournal:
             wanted = [
                 query.tenant in ("", task.tenant),
                 not query.states or state in query.states,
+                not query.reason or (stored.outcome is not None and stored.outcome.reason == query.reason),
                 query.session in ("", task.session),
                 query.agent_type in ("", task.agent_type),
                 query.root_task_id in ("", task.root_task_id),
@@ -128,10 +129,25 @@ class ModelJournal:
                 found.append(stored)
         return found[: query.limit]
 
-    def purge(self, ended_before_ms: int, limit: int) -> int:
-        ended = {item.row: self.outcome(item.row).ended_wall_ms for item in self.told["outcomes"]}  # type: ignore[union-attr]
-        oldest = sorted((time, row) for row, time in ended.items() if time < ended_before_ms)[:limit]
-        gone = {row for _, row in oldest}
+    def purge(self, ended_before_ms: int, limit: int, *, dead_letters: bool = False) -> int:
+        ended: dict[int, Any] = {item.row: self.outcome(item.row) for item in self.told["outcomes"]}
+        fitting = {row: one.ended_wall_ms for row, one in ended.items() if (one.state == 9) is dead_letters}
+        oldest = sorted((time, row) for row, time in fitting.items() if time < ended_before_ms)[:limit]
+        return self.remove_rows({row for _, row in oldest})
+
+    def remove(self, rows: list[int]) -> int:
+        return self.remove_rows({row for row in rows if self.outcome(row) is not None})
+
+    def dead_letters(self) -> int:
+        ended = {item.row for item in self.told["outcomes"]}
+        return sum(self.outcome(row).state == 9 for row in ended)  # type: ignore[union-attr]
+
+    def drop_facts(self, kind: str, before_ms: int, limit: int) -> int:
+        old = [one for one in self.facts if one.kind == kind and one.wall_ms < before_ms][:limit]
+        self.facts = [one for one in self.facts if one not in old]
+        return len(old)
+
+    def remove_rows(self, gone: set[int]) -> int:
         count = sum(task.row in gone for task in self.told["tasks"])
         for kind, items in self.told.items():
             self.told[kind] = [item for item in items if item.row not in gone]

@@ -566,6 +566,41 @@ def test_purge_takes_the_first_to_end_and_no_open_ones(kept):
     assert rows(journal.list_tasks(TaskQuery("acme", root_task_id="r"))) == [7, 6, 5]
 
 
+def test_DLV_10_dead_letters_and_other_results_are_purged_apart(kept):
+    ends = [outcome(row, 9 if row % 2 else 5 + row % 4, ended_wall_ms=1_000 + row) for row in range(1, 11)]
+    kept.journal.commit(writes(tasks=[task(row) for row in range(1, 12)], outcomes=ends))
+    assert kept.journal.dead_letters() == 5
+    assert kept.journal.purge(1_007, 10) == 3
+    assert kept.journal.purge(1_004, 10, dead_letters=True) == 2
+    journal = kept.reopen()
+    assert (rows(journal.list_tasks(TaskQuery("acme"))), journal.dead_letters()) == ([11, 10, 9, 8, 7, 5], 3)
+
+
+def test_tasks_are_removed_by_their_rows_if_they_have_ended(kept):
+    kept.journal.commit(writes(tasks=[task(row) for row in range(1, 6)], outcomes=[outcome(2), outcome(4, 9)]))
+    assert kept.journal.remove([1, 2, 4, 4_000]) == 2
+    assert kept.journal.remove([]) == 0
+    journal = kept.reopen()
+    assert rows(journal.list_tasks(TaskQuery("acme"))) == [5, 3, 1]
+    assert journal.commit(writes(tasks=[task(9, "task-2")])) == []
+
+
+def test_old_facts_of_a_kind_are_dropped(kept):
+    kept.journal.commit(writes(outbox=[fact(f"k{row}", row=row) for row in (3, 1, 2)] + [fact("o", kind="webhook")]))
+    assert kept.journal.drop_facts("turn", 8_000_003, 1) == 1
+    assert kept.journal.drop_facts("turn", 8_000_003, 5) == 1
+    journal = kept.reopen()
+    assert facts_of(journal) == {"a": [fact("k3", row=3)]}
+    assert facts_of(journal, "webhook") == {"a": [fact("o", kind="webhook")]}
+
+
+def test_tasks_are_listed_by_the_reason_of_their_end(journal):
+    ends = [outcome(row, 9, reason=row % 2 + 1) for row in range(1, 6)]
+    journal.commit(writes(tasks=[task(row) for row in range(1, 8)], outcomes=ends))
+    assert rows(journal.list_tasks(TaskQuery("acme", (9,), reason=1))) == [4, 2]
+    assert rows(journal.list_tasks(TaskQuery("acme", reason=2))) == [5, 3, 1]
+
+
 def test_purge_leaves_nothing_of_a_task(kept):
     all_kinds = writes(
         attempts=[attempt(1)],
@@ -682,7 +717,10 @@ class Machine(RuleBasedStateMachine):
             batch.failures.append(failure(data.draw(old), data.draw(numbers), reason=data.draw(NUMBERS)))
         for _ in range(data.draw(st.integers(0, 8))):
             ended = data.draw(st.integers(1, 50))
-            batch.outcomes.append(outcome(data.draw(old), data.draw(st.integers(5, 9)), ended_wall_ms=ended))
+            reason = data.draw(st.sampled_from([0, 7]))
+            batch.outcomes.append(
+                outcome(data.draw(old), data.draw(st.integers(5, 9)), ended_wall_ms=ended, reason=reason)
+            )
         for _ in range(data.draw(NUMBERS)):
             batch.reserves.append(reserve(data.draw(old), data.draw(NUMBERS) * 1_000))
         for _ in range(data.draw(NUMBERS)):
@@ -724,7 +762,22 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def purges(self, data):
         before, limit = data.draw(st.integers(0, 60)), data.draw(st.integers(0, 6))
-        assert self.made.journal.purge(before, limit) == self.model.purge(before, limit)
+        dead = data.draw(st.booleans())
+        purged = self.made.journal.purge(before, limit, dead_letters=dead)
+        assert purged == self.model.purge(before, limit, dead_letters=dead)
+        self.last = Writes()
+
+    @rule(data=st.data())
+    def removes(self, data):
+        rows = data.draw(st.lists(st.integers(0, self.next_row), max_size=4, unique=True))
+        assert self.made.journal.remove(rows) == self.model.remove(rows)
+        self.last = Writes()
+
+    @rule(data=st.data())
+    def drops_facts(self, data):
+        kind, limit = data.draw(st.sampled_from(["turn", "none"])), data.draw(st.integers(0, 3))
+        before = data.draw(st.sampled_from([0, 8_000_000, 8_000_001]))
+        assert self.made.journal.drop_facts(kind, before, limit) == self.model.drop_facts(kind, before, limit)
         self.last = Writes()
 
     @rule()
@@ -743,6 +796,7 @@ class Machine(RuleBasedStateMachine):
             accepted_before_ms=data.draw(st.sampled_from([0, 0, 1_000_020])),
             before_row=data.draw(st.integers(0, self.next_row)),
             limit=data.draw(st.integers(0, 10)),
+            reason=data.draw(st.sampled_from([0, 0, 7])),
         )
         assert self.made.journal.list_tasks(query) == self.model.list_tasks(query)
 
@@ -753,6 +807,7 @@ class Machine(RuleBasedStateMachine):
                 name = f"id-{number}"
                 assert self.made.journal.find(tenant, name) == self.model.find(tenant, name)
         assert self.made.journal.load() == self.model.load()
+        assert self.made.journal.dead_letters() == self.model.dead_letters()
         lanes: dict[str, list[Any]] = {}
         for one in self.model.facts:
             lanes.setdefault(one.lane, []).append(one)

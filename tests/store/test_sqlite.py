@@ -15,7 +15,7 @@ import pytest
 
 from reach.core.rows import AgentGone
 from reach.store import sqlite as sqlite_module
-from reach.store import sqlite_log, sqlite_rows
+from reach.store import sqlite_log, sqlite_purge, sqlite_rows
 from reach.store.base import StoreBroken, StoreFull, StoreLocked, StoreUnavailable, TaskQuery
 from reach.store.migrations import MIGRATIONS, NEWEST
 from reach.store.sqlite import SqliteJournal
@@ -646,6 +646,12 @@ def test_statements_find_their_rows_by_key(journal):
                 assert [line for line in walked if not re.fullmatch(r"SCAN (\(.*\)|.*CONSTANT ROWS?)", line)] == [], (
                     name
                 )
+
+
+def test_purges_find_what_ended_first_by_an_index(journal):
+    for text, index in ((sqlite_purge._RESULTS, "outcome_by_end"), (sqlite_purge._DEAD_LETTERS, "outcome_dead")):
+        (line,) = journal._writer.execute(f"explain query plan {text}", (1, 1)).fetchall()
+        assert f"{index} (ended<?)" in line[3]
 
 
 def test_many_agents_and_pins_at_once(journal):

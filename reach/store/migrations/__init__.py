@@ -253,6 +253,13 @@ alter table agent add column drained integer default 0;
 alter table agent add column trial integer default 0;
 """
 
+_DEAD_LETTERS = """
+-- Dead letters are kept for longer than other results; neither is to be looked at when the others are purged.
+drop index outcome_by_end;
+create index outcome_by_end on outcome (ended) where state <> 9;
+create index outcome_dead on outcome (ended) where state = 9;
+"""
+
 MIGRATIONS: Final[tuple[tuple[int, str], ...]] = (
     (1, _FIRST),
     (2, _OUTBOX),
@@ -260,6 +267,7 @@ MIGRATIONS: Final[tuple[tuple[int, str], ...]] = (
     (4, _QUESTIONS),
     (5, _DECISIONS),
     (6, _STANDING),
+    (7, _DEAD_LETTERS),
 )
 """Oldest first."""
 

@@ -245,7 +245,7 @@ class ListDeadLettersRequest(_message.Message):
     agent_type: _builtins.str
     """Only of this type of agents."""
     reason: _builtins.str
-    """Only with this reason."""
+    """Only with this reason, such as `START_TO_CLOSE`."""
     page_size: _builtins.int
     """1 … 1,000; 0: 50."""
     page_token: _builtins.str
@@ -278,7 +278,7 @@ class ListDeadLettersResponse(_message.Message):
     """For the next page; empty at the end."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[_task_pb2.Task]:
-        """The tasks, without payloads."""
+        """The tasks with all their attempts and reasons, without payloads (GetTask has these)."""
 
     def __init__(
         self,
@@ -304,15 +304,21 @@ class RequeueDeadLettersRequest(_message.Message):
     AGENT_TYPE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ALL_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     agent_type: _builtins.str
     """… or all of this type of agents …"""
     reason: _builtins.str
-    """… with this reason."""
+    """… with this reason …"""
     request_id: _builtins.str
-    """Chosen by the caller; the same one counts once."""
+    """Chosen by the caller: a dead letter is tried again once for each. Empty is one, too."""
+    all: _builtins.bool
+    """… or simply all."""
+    page_token: _builtins.str
+    """From the former answer, where not `task_ids` are given."""
     @_builtins.property
     def task_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """These …"""
+        """These, at most 1,000 …"""
 
     def __init__(
         self,
@@ -321,10 +327,12 @@ class RequeueDeadLettersRequest(_message.Message):
         agent_type: _builtins.str = ...,
         reason: _builtins.str = ...,
         request_id: _builtins.str = ...,
+        all: _builtins.bool = ...,
+        page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_type", b"agent_type", "reason", b"reason", "request_id", b"request_id", "task_ids", b"task_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_type", b"agent_type", "all", b"all", "page_token", b"page_token", "reason", b"reason", "request_id", b"request_id", "task_ids", b"task_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -356,19 +364,49 @@ class RequeueDeadLettersResponse(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class RefusedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NEW_TASK_IDS_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """There may be more: ask again with it; empty at the end."""
     @_builtins.property
     def new_task_ids(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """The new tasks, by the ids of the dead ones."""
+
+    @_builtins.property
+    def refused(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Why others were not tried again, by their ids: a reason and words."""
 
     def __init__(
         self,
         *,
         new_task_ids: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        refused: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["new_task_ids", b"new_task_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["new_task_ids", b"new_task_ids", "next_page_token", b"next_page_token", "refused", b"refused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -383,13 +421,16 @@ class PurgeDeadLettersRequest(_message.Message):
     TASK_IDS_FIELD_NUMBER: _builtins.int
     AGENT_TYPE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    ALL_FIELD_NUMBER: _builtins.int
     agent_type: _builtins.str
     """… or all of this type of agents …"""
     reason: _builtins.str
-    """… with this reason."""
+    """… with this reason …"""
+    all: _builtins.bool
+    """… or simply all."""
     @_builtins.property
     def task_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """These …"""
+        """These, at most 1,000 …"""
 
     def __init__(
         self,
@@ -397,10 +438,11 @@ class PurgeDeadLettersRequest(_message.Message):
         task_ids: _abc.Iterable[_builtins.str] | None = ...,
         agent_type: _builtins.str = ...,
         reason: _builtins.str = ...,
+        all: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_type", b"agent_type", "reason", b"reason", "task_ids", b"task_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_type", b"agent_type", "all", b"all", "reason", b"reason", "task_ids", b"task_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -128,15 +128,16 @@ class OpsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RequeueDeadLetters(self, request, context):
-        """Makes new tasks, linked to dead ones. Retry only with the same request_id.
-        Errors: INVALID_FIELD, TASK_NOT_FOUND, WRONG_STATE, QUEUE_FULL.
+        """Makes new tasks of dead letters: the same requests under new ids, linked by related_task_ids. Safe to retry: for each
+        request_id a dead letter is tried again once. What cannot be tried again is told in the answer.
+        Errors: INVALID_FIELD.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PurgeDeadLetters(self, request, context):
-        """Removes dead letters for good. Safe to retry.
+        """Removes dead letters for good. Safe to retry: what is no dead letter is passed over.
         Errors: INVALID_FIELD.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -53,11 +53,12 @@ class OpsServiceStub:
     Errors: INVALID_FIELD.
     """
     RequeueDeadLetters: _grpc.UnaryUnaryMultiCallable[_ops_pb2.RequeueDeadLettersRequest, _ops_pb2.RequeueDeadLettersResponse]
-    """Makes new tasks, linked to dead ones. Retry only with the same request_id.
-    Errors: INVALID_FIELD, TASK_NOT_FOUND, WRONG_STATE, QUEUE_FULL.
+    """Makes new tasks of dead letters: the same requests under new ids, linked by related_task_ids. Safe to retry: for each
+    request_id a dead letter is tried again once. What cannot be tried again is told in the answer.
+    Errors: INVALID_FIELD.
     """
     PurgeDeadLetters: _grpc.UnaryUnaryMultiCallable[_ops_pb2.PurgeDeadLettersRequest, _ops_pb2.PurgeDeadLettersResponse]
-    """Removes dead letters for good. Safe to retry.
+    """Removes dead letters for good. Safe to retry: what is no dead letter is passed over.
     Errors: INVALID_FIELD.
     """
     ListFailedWebhooks: _grpc.UnaryUnaryMultiCallable[_ops_pb2.ListFailedWebhooksRequest, _ops_pb2.ListFailedWebhooksResponse]
@@ -102,11 +103,12 @@ class OpsServiceAsyncStub(OpsServiceStub):
     Errors: INVALID_FIELD.
     """
     RequeueDeadLetters: _aio.UnaryUnaryMultiCallable[_ops_pb2.RequeueDeadLettersRequest, _ops_pb2.RequeueDeadLettersResponse]  # type: ignore[assignment]
-    """Makes new tasks, linked to dead ones. Retry only with the same request_id.
-    Errors: INVALID_FIELD, TASK_NOT_FOUND, WRONG_STATE, QUEUE_FULL.
+    """Makes new tasks of dead letters: the same requests under new ids, linked by related_task_ids. Safe to retry: for each
+    request_id a dead letter is tried again once. What cannot be tried again is told in the answer.
+    Errors: INVALID_FIELD.
     """
     PurgeDeadLetters: _aio.UnaryUnaryMultiCallable[_ops_pb2.PurgeDeadLettersRequest, _ops_pb2.PurgeDeadLettersResponse]  # type: ignore[assignment]
-    """Removes dead letters for good. Safe to retry.
+    """Removes dead letters for good. Safe to retry: what is no dead letter is passed over.
     Errors: INVALID_FIELD.
     """
     ListFailedWebhooks: _aio.UnaryUnaryMultiCallable[_ops_pb2.ListFailedWebhooksRequest, _ops_pb2.ListFailedWebhooksResponse]  # type: ignore[assignment]
@@ -178,8 +180,9 @@ class OpsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _ops_pb2.RequeueDeadLettersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_ops_pb2.RequeueDeadLettersResponse, _abc.Awaitable[_ops_pb2.RequeueDeadLettersResponse]]:
-        """Makes new tasks, linked to dead ones. Retry only with the same request_id.
-        Errors: INVALID_FIELD, TASK_NOT_FOUND, WRONG_STATE, QUEUE_FULL.
+        """Makes new tasks of dead letters: the same requests under new ids, linked by related_task_ids. Safe to retry: for each
+        request_id a dead letter is tried again once. What cannot be tried again is told in the answer.
+        Errors: INVALID_FIELD.
         """
 
     @_abc_1.abstractmethod
@@ -188,7 +191,7 @@ class OpsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _ops_pb2.PurgeDeadLettersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_ops_pb2.PurgeDeadLettersResponse, _abc.Awaitable[_ops_pb2.PurgeDeadLettersResponse]]:
-        """Removes dead letters for good. Safe to retry.
+        """Removes dead letters for good. Safe to retry: what is no dead letter is passed over.
         Errors: INVALID_FIELD.
         """
 

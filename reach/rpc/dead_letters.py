@@ -1,0 +1,177 @@
+"""Dead letters (DLV-10): to be looked at, tried again as new tasks, and removed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+from agentreach.v1 import ops_pb2, task_pb2
+from reach.core.model import Task, TaskState
+from reach.core.stream import Interest, Reader
+from reach.errors import ReachError, Reason
+from reach.rpc.audit import audit
+from reach.rpc.principal import Principal
+from reach.rpc.services import Services
+from reach.rpc.waiting import WaitingSink
+from reach.store.base import TaskQuery
+from reach.wire.answers import fill_task
+from reach.wire.pages import MAX_PAGE, PAGE_BYTES, page_number, page_size
+from reach.wire.requests import ID_BYTES, RELATED, check_id, check_ids, invalid
+
+PAGE: Final = 50
+CHUNK: Final = 64
+"""Dead letters that are in memory at a time, with payloads of up to 4 MiB; also what one requeue by filter takes."""
+AUDITED: Final = 10
+"""Ids in a line of the audit log."""
+READ_AT_ONCE: Final = 16
+
+
+class DeadLetters:
+    """See the module."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._reach = services.reach
+
+    async def page(self, tenant: str, request: ops_pb2.ListDeadLettersRequest) -> ops_pb2.ListDeadLettersResponse:
+        """Dead letters, latest first."""
+        size = page_size(request.page_size, PAGE)
+        query = _query(tenant, request.agent_type, request.reason, page_number(request.page_token), size)
+        tasks = await self._reach.list_tasks(query)
+        answer = ops_pb2.ListDeadLettersResponse()
+        taken = 0
+        for task in tasks:
+            message = answer.tasks.add()
+            fill_task(message, task, full=False)
+            taken += message.ByteSize()
+            if taken > PAGE_BYTES:
+                answer.next_page_token = str(task.row)
+                return answer
+        if len(tasks) == size:
+            answer.next_page_token = str(tasks[-1].row)
+        return answer
+
+    async def requeue(
+        self, principal: Principal, request: ops_pb2.RequeueDeadLettersRequest
+    ) -> ops_pb2.RequeueDeadLettersResponse:
+        """Makes new tasks of dead letters."""
+        request_id = check_id("request_id", request.request_id)
+        answer = ops_pb2.RequeueDeadLettersResponse()
+        if self._named(request):
+            if request.page_token:
+                raise invalid("page_token", "goes with a filter, not with task_ids")
+            found = await self._found(principal.tenant, request.task_ids)
+            for task_id in request.task_ids:
+                if task_id not in found:
+                    answer.refused[task_id] = f"{Reason.TASK_NOT_FOUND.name}: there is no dead letter {task_id!r}"
+            tasks = list(found.values())
+        else:
+            before = page_number(request.page_token)
+            query = _query(principal.tenant, request.agent_type, request.reason, before, CHUNK)
+            tasks = await self._reach.list_tasks(query)
+            if len(tasks) == CHUNK:
+                answer.next_page_token = str(tasks[-1].row)
+        for start in range(0, len(tasks), CHUNK):
+            some = tasks[start : start + CHUNK]
+            outcomes = await asyncio.gather(*(self._again(task, request_id) for task in some))
+            for task, outcome in zip(some, outcomes, strict=True):
+                if isinstance(outcome, ReachError):
+                    answer.refused[task.task_id] = f"{outcome.reason.name}: {outcome}"
+                else:
+                    answer.new_task_ids[task.task_id] = outcome
+        counts = {"requeued": len(answer.new_task_ids), "refused": len(answer.refused)}
+        audit(principal, "RequeueDeadLetters", **counts, **_asked(request))
+        return answer
+
+    async def purge(self, principal: Principal, request: ops_pb2.PurgeDeadLettersRequest) -> int:
+        """Removes dead letters; returns how many."""
+        removed = 0
+        if self._named(request):
+            found = list((await self._found(principal.tenant, request.task_ids)).values())
+            removed = await self._reach.remove(found)
+        else:
+            async for tasks in self._all(principal.tenant, request.agent_type, request.reason):
+                removed += await self._reach.remove(tasks)
+        audit(principal, "PurgeDeadLetters", purged=removed, **_asked(request))
+        return removed
+
+    def _named(self, request: Any) -> bool:
+        """Whether ids are given rather than a filter; that nothing is given must not mean all."""
+        check_ids("task_ids", request.task_ids, MAX_PAGE)
+        filtered = bool(request.agent_type or request.reason or request.all)
+        if bool(request.task_ids) is filtered:
+            raise invalid("task_ids", "say which: task_ids, or agent_type and reason, or all")
+        return bool(request.task_ids)
+
+    async def _found(self, tenant: str, task_ids: Sequence[str]) -> dict[str, Task]:
+        """The dead letters among these tasks."""
+        found: dict[str, Task] = {}
+        for start in range(0, len(task_ids), READ_AT_ONCE):
+            some = task_ids[start : start + READ_AT_ONCE]
+            for task in await asyncio.gather(*(self._reach.get_task(tenant, task_id) for task_id in some)):
+                if task is not None and task.state is TaskState.DEAD_LETTERED and not task.volatile:
+                    found[task.task_id] = task
+        return found
+
+    async def _all(self, tenant: str, agent_type: str, reason: str) -> AsyncIterator[list[Task]]:
+        before = 0
+        while True:
+            tasks = await self._reach.list_tasks(_query(tenant, agent_type, reason, before, CHUNK))
+            if tasks:
+                before = tasks[-1].row
+                yield tasks
+            if len(tasks) < CHUNK:
+                return
+
+    async def _again(self, dead: Task, request_id: str) -> str | ReachError:
+        """The id of the new task, or why there is none."""
+        spec = task_pb2.TaskSpec.FromString(dead.spec)
+        spec.task_id = new_id(dead, request_id)
+        del spec.related_task_ids[RELATED - 1 :]
+        spec.related_task_ids.append(dead.task_id)
+        spec.ClearField("trace")
+        sink = self._services.until_stopped(WaitingSink())
+        reader = Reader(sink, 0, Interest.ACCEPTANCE)
+        try:
+            task, selector = self._services.tasks.read(dead.tenant, spec)
+            self._reach.submit(task, selector, reader)
+            await sink.acceptance
+        except ReachError as error:
+            return error
+        return spec.task_id
+
+
+def new_id(dead: Task, request_id: str) -> str:
+    """The id of the task that tries a dead letter again: for one request there is one, however often it comes."""
+    made = hashlib.sha256(f"{dead.row}\0{dead.accepted_wall_ms}\0{request_id}".encode("utf-8", "surrogatepass"))
+    tail = f"~{made.hexdigest()[:12]}"
+    head = dead.task_id.encode("utf-8", "ignore")[: ID_BYTES - len(tail)].decode("utf-8", "ignore")
+    return head + tail
+
+
+def _asked(request: Any) -> dict[str, Any]:
+    """What an operator named, for the audit log."""
+    return {
+        "agent_type": request.agent_type,
+        "dead_reason": request.reason,
+        "task_ids": list(request.task_ids[:AUDITED]),
+    }
+
+
+def _query(tenant: str, agent_type: str, reason: str, before: int, limit: int) -> TaskQuery:
+    number = 0
+    if reason:
+        try:
+            number = Reason[reason.upper()]
+        except KeyError:
+            raise invalid("reason", f"there is no reason {reason!r}; docs/protocol.md lists them") from None
+    return TaskQuery(
+        tenant,
+        (TaskState.DEAD_LETTERED,),
+        agent_type=check_id("agent_type", agent_type),
+        before_row=before,
+        limit=limit,
+        reason=int(number),
+    )
