@@ -253,6 +253,8 @@ class Assignment:
     def succeeded(self, task: Task, instance: Instance, turn: Turn) -> None:
         """An attempt went well."""
         self.pool.circuits.succeeded(task, instance, turn)
+        if task.retries:
+            self.pool.budget.went_well()
         if self.pool.router.canary.trials:
             self._tried(instance, True, turn.now_ms - (task.started_ms or task.offered_ms), turn)
 

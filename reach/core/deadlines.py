@@ -14,8 +14,6 @@ from reach.errors import ErrorClass, Reason
 if TYPE_CHECKING:
     from reach.core.pool import Pool
 
-BUDGET_PAUSE_MS = 100
-"""How long a retry without a token waits before it asks again."""
 START_TO_CLOSE_FLOOR_MS = 5_000
 DYNAMIC_FACTOR = 1.5
 LOOK_MS = 1_000
@@ -125,7 +123,7 @@ class Deadlines:
         if task not in pool.queue and now >= task.not_before_ms:
             if task.paced and not pool.budget.take(now):
                 task.pending_reason = "retry_budget"
-                task.not_before_ms = now + BUDGET_PAUSE_MS
+                task.not_before_ms = pool.budget.ask_again_ms(now)
             else:
                 task.paced = False
                 pool.queue.undelay(task)

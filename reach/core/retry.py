@@ -14,10 +14,17 @@ JITTER = 0.2
 
 BUDGET_PER_FIRST_ATTEMPT = 0.2
 BUDGET_RESERVE = 3.0
+BUDGET_PER_GOOD_RETRY = 1.5
+"""A retry that went well gives back more than it took: where two of three go well, what waits for tokens is soon gone,
+whether or not new tasks come that would pay for it. Where none does, none of this is paid."""
 BUDGET_IDLE_MS = 1_000
 """When no retry has had a token for this long, one goes without."""
 BUDGET_LIMIT = 100.0
 """Tokens are not saved up beyond this, so that a quiet hour does not pay for a storm."""
+BUDGET_PAUSE_MS = 100
+"""Shortest time until a retry that got no token asks again."""
+BUDGET_APART_MS = 1
+"""Between two that ask again: a thousand a second, however many thousands wait, and first come, first served."""
 
 
 class RetryPolicy:
@@ -69,20 +76,31 @@ class RetryBudget:
     """Paces the retries of a pool: each first attempt adds 0.2 token, a retry takes one.
 
     Without a token a retry waits; it does not fail. So a pool that fails wholly is asked at most 1.2 times as often as
-    its callers ask. Where nobody comes who could pay for it, one retry a second goes all the same, so that nothing
-    waits for ever.
+    its callers ask. A retry that goes well adds 1.5. Where nobody comes who could pay for it, one retry a second goes
+    all the same, so that nothing waits for ever.
     """
 
-    __slots__ = ("_taken_ms", "tokens")
+    __slots__ = ("_asked_ms", "_taken_ms", "tokens")
 
     def __init__(self) -> None:
         self.tokens = BUDGET_RESERVE
         self._taken_ms = 0
+        self._asked_ms = 0
+        """When the last of those that wait for a token asks again."""
 
     def first_attempt(self) -> None:
         """A task got its first attempt."""
         if self.tokens < BUDGET_LIMIT:
             self.tokens += BUDGET_PER_FIRST_ATTEMPT
+
+    def went_well(self) -> None:
+        """A retry succeeded."""
+        self.tokens = min(self.tokens + BUDGET_PER_GOOD_RETRY, BUDGET_LIMIT)
+
+    def ask_again_ms(self, now_ms: int) -> int:
+        """When a retry that got no token should ask for one again."""
+        self._asked_ms = max(self._asked_ms + BUDGET_APART_MS, now_ms + BUDGET_PAUSE_MS)
+        return self._asked_ms
 
     def take(self, now_ms: int) -> bool:
         """Takes a token for a retry; False if there is none."""

@@ -89,6 +89,29 @@ def test_where_nobody_pays_one_retry_a_second_goes_all_the_same():
     assert taken == [10_000, 10_100, 10_200, *range(11_200, 20_000, 1_000)]
 
 
+def test_F14_after_a_storm_good_retries_pay_for_the_next_ones():
+    """1,000 wait for tokens, no new task comes, and all goes well again: gone after a few rounds, not after 1,000 s."""
+    budget, waiting, rounds = RetryBudget(), 1_000, 0
+    while waiting:
+        rounds += 1
+        began = 0
+        while began < waiting and budget.take(10_000 + rounds):
+            began += 1
+        for _ in range(began):
+            budget.went_well()
+        waiting -= began
+    assert rounds < 25
+    assert budget.tokens <= BUDGET_LIMIT
+
+
+def test_F14_those_that_wait_for_tokens_ask_in_turn_and_not_all_at_once():
+    budget = RetryBudget()
+    asked = [budget.ask_again_ms(10_000) for _ in range(5_000)]
+    assert asked == sorted(asked)
+    assert (asked[0], asked[-1]) == (10_100, 10_100 + 4_999)
+    assert budget.ask_again_ms(60_000) == 60_100
+
+
 def test_a_quiet_hour_does_not_pay_for_a_storm():
     budget = RetryBudget()
     for _ in range(100_000):

@@ -106,18 +106,15 @@ class Load:
     def unserved(self, lives: list[tuple[float, float]]) -> list[float]:
         """For each time that the server was up (from, to; time.time): seconds of it before the first answer.
 
-        Where there was none at all, its seconds count to the next one: a client that is still waiting for its turn to
-        connect when the server dies again has been without it for both.
+        Lives that were over before anybody could have connected are left out; a longer one without an answer counts
+        whole.
         """
         times = sorted(at for _, at in self.told.values())
-        found, waited = [], 0.0
+        found = []
         for begin, end in lives:
             first = next((at for at in times if at > begin), end)
-            if first < end:
-                found.append(waited + first - begin)
-                waited = 0.0
-            else:
-                waited += end - begin
+            if first < end or end - begin > 1.0:
+                found.append(min(first, end) - begin)
         return found
 
 
