@@ -104,7 +104,8 @@ async def test_P6_twice_the_work_that_can_be_done_is_refused_by_half(small):
         latencies = sorted(took for _, took in load.done_at)
         tell(f"{most:.0f} a second at most; {2 * most:.0f} offered for {OVERLOAD_SECONDS:.0f} s: {good:.0f} done"
              f" a second = {good / most:.2f} x; refused {dict(load.refused)}; p50"
-             f" {latencies[len(latencies) // 2]:.2f} s, worst {latencies[-1]:.2f} s; memory +{grown >> 10} KiB")  # fmt: skip
+             f" {latencies[len(latencies) // 2]:.2f} s, worst {latencies[-1]:.2f} s;"
+             f" memory +{grown >> 10} KiB")  # fmt: skip
         await load.close()
     assert good >= 0.8 * most
     assert load.refused.keys() == {"QUEUE_FULL"}
