@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class AgentDoor(ServerEnd):
     """One instance on one stream (`runtime.agents.AgentLink`)."""
 
+    hands_over = True
+
     def __init__(self, server: Server, tenant: str) -> None:
         self.server = server
         self.tenant = tenant
@@ -48,6 +50,7 @@ class AgentDoor(ServerEnd):
         self.server.tell("offers {} #{} to {}", TaskName(task.task_id), task.attempt, instance.instance_id)
         if task.session:
             self.server.checker.sessions.offered(task.key, context)
+            self._say("session", task.tenant, task.session)
         self._say("offer", task.key, task.attempt, task.effects, task.start_to_close_ms)
 
     def stop(self, tenant: str, task_id: str, attempt: int, reason: Reason) -> None:
@@ -140,6 +143,8 @@ class AgentDoor(ServerEnd):
             self._post(ev.Beat(instance, rest[0], self._sent, rest[1]))
             if instance.link is not self:
                 self._say("resync")
+        elif kind == "snapshot":
+            self._post(ev.SnapshotCame(instance, (rest[0], rest[1]), rest[2]))
         elif kind == "goodbye":
             self._post(ev.Left(instance))
             self._pool = self._instance = None

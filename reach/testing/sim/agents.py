@@ -45,6 +45,8 @@ class Agent(Attempts):
         super().__init__(world, name, manners)
         self._type = agent_type
         self._slots = slots
+        self.sessions: dict[tuple[str, str], None] = {}
+        """Sessions that its process has had tasks of."""
         self._forget_stream()
 
     def _forget_stream(self) -> None:
@@ -61,6 +63,7 @@ class Agent(Attempts):
     def _clear(self) -> None:
         """A process knows nothing of the one before."""
         self.forget()
+        self.sessions.clear()
         self._forget_stream()
 
     # -- its process --------------------------------------------------------------------------------------------------
@@ -113,6 +116,8 @@ class Agent(Attempts):
         if self.unacknowledged and self.random.random() < 0.8:
             self.process.call_later(0.3, self._leave_when_settled)
             return
+        for name in self.sessions:
+            self._say_snapshot(name)
         self.put("goodbye")
         self.process.call_later(0.3, self.die)
 
@@ -211,6 +216,19 @@ class Agent(Attempts):
 
     def on_drain(self) -> None:
         """An operator asks to finish."""
+
+    def on_session(self, tenant: str, session: str) -> None:
+        """A task of a session follows."""
+        self.sessions[tenant, session] = None
+
+    def on_handoff(self, tenant: str, session: str) -> None:
+        """The server asks what is known of a session: nearly always it is told in time."""
+        if self.random.random() > self.manners.bad:
+            self.process.call_later(self.random.choice((0.001, 0.2, 0.9, 3.0)), self._say_snapshot, (tenant, session))
+
+    def _say_snapshot(self, name: tuple[str, str]) -> None:
+        if name in self.sessions:
+            self.put("snapshot", *name, f"{name[0]}|{name[1]}|{self.boot}".encode())
 
     def _beat(self) -> None:
         self.put("beat", {}, self.heard)

@@ -43,6 +43,11 @@ class SessionTruth:
         """The server offers a task, with what is known of its session."""
         session = self._of.get(key, "")
         context = attempt_pb2.Offer.FromString(field).session_context
+        if context.handoff and context.handoff.decode().rpartition("|")[0] != f"{key[0]}|{session}":
+            message = f"it is of session {session!r}, and the snapshot {context.handoff!r} goes along"
+            self._checker.violate("SESSIONS_NEVER_MEET", key, message)
+        if context.handoff and not context.handoff_number:
+            self._checker.violate("SNAPSHOT_HAS_A_NUMBER", key, f"the snapshot {context.handoff!r} goes along")
         ids = [turn.task_id for turn in context.turns]
         for one in ids:
             if self._of.get((key[0], one)) != session:
