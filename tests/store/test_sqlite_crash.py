@@ -17,7 +17,8 @@ from tests.contracts.journal_rows import attempt
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KILLS = 20
-STOPS = 20
+STOPS = int(os.environ.get("STOPS", "20"))
+"""Each is cut at CUTS places; 40 make the 200 power losses of F8."""
 CUTS = 5
 
 
