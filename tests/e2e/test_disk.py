@@ -110,7 +110,14 @@ def test_F7_the_page_limit_of_sqlite_is_a_full_disk(tmp_path):
         assert plain.agents()
         time.sleep(3)  # what ran ends meanwhile; nobody is told yet
         server.signal(signal.SIGUSR1)
-        eventually(lambda: plain.dispatch(spec("echo", "after"), wait=5).result.output.text, "it takes work again")
+
+        def takes_work() -> bool:
+            try:
+                return plain.dispatch(spec("echo", "after"), wait=5).result.output.text == "after"
+            except grpc.RpcError:
+                return False
+
+        eventually(takes_work, "it takes work again, by itself", seconds=5)
         for task_id in accepted:
             result = plain.result(task_id)
             assert (result.state, result.attempts) == (SUCCEEDED, 1), (task_id, result)
