@@ -104,9 +104,9 @@ class Server:
             self.host = Host(self.journal, CODEC, self.notes, clock, self._settings, self._broken, writer, reads)
             self.host.level_1.default_retry = READER.default_retry
             restored = restore(self.host, self.journal.load(), unapplied_turns(self.journal))
+            self.reach = Reach(self.host, "sim")
         finally:
             asyncio._set_running_loop(before)  # noqa: SLF001
-        self.reach = Reach(self.host, "sim")
         self.tell("starts (process {}), {} tasks go on", self.starts, restored)
         self._drop_idle(IdlePools(self.host))
 

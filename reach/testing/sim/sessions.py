@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentreach.v1 import attempt_pb2
-from reach.core.context import APPLIED
+from reach.core.context import APPLIED, RAW_TURNS
 from reach.core.homes import Home
 from reach.core.model import TaskKey
 
@@ -55,7 +55,9 @@ class SessionTruth:
                 self._checker.violate("SESSIONS_NEVER_MEET", key, message)
         if len(set(ids)) < len(ids):
             self._checker.violate("TURNS_COUNT_ONCE", key, f"the turns {ids} go along")
-        self._in_order(key, session, self._durable(key[0], ids))
+        durable = self._durable(key[0], ids)
+        if durable or len(ids) < RAW_TURNS:  # else volatile ones have taken all the room, and nobody knows since when
+            self._in_order(key, session, durable)
 
     def _in_order(self, key: TaskKey, session: str, ids: list[str]) -> None:
         ended = self._ended.get((key[0], session), [])
