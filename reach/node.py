@@ -32,12 +32,15 @@ from reach.rpc.interceptors import Interceptor
 from reach.rpc.principal import Authenticator, KeyAuthentication, NoAuthentication
 from reach.rpc.server import GrpcServer
 from reach.rpc.services import Services
+from reach.runtime.chat import ChatEndpoint
+from reach.runtime.classifier import Classifier
 from reach.runtime.clock import Clock
 from reach.runtime.embedders import Embedder, EndpointEmbedder, LocalEmbedder
 from reach.runtime.host import Host
 from reach.runtime.idle_pools import EVERY_SECONDS, IdlePools
 from reach.runtime.loading import restore, unapplied_turns
 from reach.runtime.matcher import Matcher
+from reach.runtime.outgoing import secret
 from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
 from reach.runtime.retention import Retention
@@ -70,6 +73,8 @@ EXIT_BROKEN_STORE = 70
 ConfigFile = tuple[Path, Callable[[], Config]]
 """A file of the configuration, and what reads it again."""
 CLOSE_SECONDS = 2.0
+CLASSIFIER_SECONDS = 8.0
+"""How long a model's answer is waited for beyond the task that asked: it is there for the next one."""
 """What is left of the drain time to end streams and close the store."""
 
 
@@ -129,6 +134,7 @@ class Node:
         )
         notes.watchers = self.reach.changes.touched
         self._start_matcher()
+        self._start_classifier()
         self._sources()
         services = Services(self.reach, reader, tracing, self.metrics)
         services.dialler = self._dialler()
@@ -177,17 +183,25 @@ class Node:
             return
         embedder: Embedder = LocalEmbedder()
         if settings.embedder == "endpoint":
-            try:
-                key = Path(settings.key_file).read_text().strip() if settings.key_file else ""
-            except (OSError, UnicodeError) as error:
-                raise InvalidRequest(f"cannot read {settings.key_file}: {error}") from error
-            embedder = EndpointEmbedder(settings.url, settings.model, key)
+            embedder = EndpointEmbedder(settings.url, settings.model, secret(settings.key_file))
         matcher = Matcher(
             self.host.directory, embedder, self.host.clock, settings.embedding_threshold, settings.wait_ms
         )
         self.reach.matcher = matcher
         self._stack.callback(matcher.stop)
         self._own(matcher.run(), "matcher")
+
+    def _start_classifier(self) -> None:
+        settings = self.config.matcher
+        if settings.classifier == "none":
+            return
+        key = secret(settings.classifier_key_file)
+        wait_ms = settings.classifier_wait_ms
+        model = ChatEndpoint(
+            settings.classifier_url, settings.classifier_model, key, wait_ms / 1_000 + CLASSIFIER_SECONDS
+        )
+        self.reach.classifier = Classifier(self.host.directory, model, self.host.clock, wait_ms)
+        self._stack.callback(self.reach.classifier.stop)
 
     def _start_webhooks(self) -> None:
         """Before the journal's facts are handed over."""

@@ -52,6 +52,7 @@ def _files(config: Config) -> Iterator[Broken]:
         "router.vocabulary_file": router.vocabulary_file,
         "router.routes_file": router.routes_file,
         "matcher.key_file": matcher.key_file,
+        "matcher.classifier_key_file": matcher.classifier_key_file,
         "session.key_file": session.key_file,
     }
     for name, path in named.items():
@@ -59,17 +60,20 @@ def _files(config: Config) -> Iterator[Broken]:
             yield (name,), f"{name} cannot be read: {path}"
     if matcher.embedder == "endpoint":
         yield from _endpoint("matcher", "embedder", matcher.url, matcher.model)
+    if matcher.classifier == "endpoint":
+        yield from _endpoint("matcher", "classifier", matcher.classifier_url, matcher.classifier_model, "classifier_")
     if session.summariser == "endpoint":
         yield from _endpoint("session", "summariser", session.url, session.model)
 
 
-def _endpoint(section: str, kind: str, url: str, model: str) -> Iterator[Broken]:
+def _endpoint(section: str, kind: str, url: str, model: str, prefix: str = "") -> Iterator[Broken]:
     """A model that is called needs an address and a name."""
     if not re.fullmatch(r"https?://[^\s/?#@]+(?::[0-9]+)?(?:/[^\s?#]*)?", url):
-        text = f"{section}.url must be http://host:port/… or https://host/…"
-        yield (f"{section}.url", f"{section}.{kind}"), text
+        text = f"{section}.{prefix}url must be http://host:port/… or https://host/…"
+        yield (f"{section}.{prefix}url", f"{section}.{kind}"), text
     if not model:
-        yield (f"{section}.model", f"{section}.{kind}"), f"{section}.{kind} endpoint needs {section}.model"
+        text = f"{section}.{kind} endpoint needs {section}.{prefix}model"
+        yield (f"{section}.{prefix}model", f"{section}.{kind}"), text
 
 
 def is_loopback(host: str) -> bool:

@@ -156,6 +156,19 @@ class Matcher(Section, frozen=True):
     wait_ms: Annotated[int, Meta(ge=1, le=1000)] = 20
     """How long a task waits for the embedder, in milliseconds. Too small: words decide more often than meanings. Too
     large: a slow endpoint is felt in every new text."""
+    classifier: Literal["none", "endpoint"] = "none"
+    """`endpoint`: a language model, which `classifier_url` names, is asked what a text that still fits nobody asks for.
+    Only the name of a capability that the caller may use counts as an answer."""
+    classifier_url: Text = ""
+    """Endpoint that speaks OpenAI's `POST {url}/chat/completions`, such as `http://127.0.0.1:11434/v1`. It sees the
+    texts, and what agents say of their capabilities."""
+    classifier_model: Annotated[str, Meta(max_length=256)] = ""
+    """Its name for the model."""
+    classifier_key_file: Text = ""
+    """File with the key that is sent to it. Empty: none is sent."""
+    classifier_wait_ms: Annotated[int, Meta(ge=1, le=30_000)] = 2_000
+    """How long a task waits for the model, in milliseconds. Too small: it answers too late for the first task with a
+    text, and in time for the next one. Too large: texts that nobody can take are refused late."""
     generic_type: Annotated[str, Meta(max_length=256)] = ""
     """Type of agents that take texts which fit nobody. Empty: such texts are refused (NO_TEXT_MATCH)."""
 

@@ -36,6 +36,8 @@ class Record(NamedTuple):
     """The chosen one first, then by score."""
     dropped: dict[str, int]
     """How many, by reason."""
+    matched_by: str = ""
+    """`classifier` if that is what matched the text of the task."""
 
 
 LAST_LOOK = 0
@@ -64,4 +66,5 @@ def record_of(verdict: Verdict) -> Record:
         verdict.moved_from,
         tuple(Told(row.instance.instance_id, row.score, row.signals, row.drop_reason) for row in candidates(verdict)),
         dropped(verdict),
+        verdict.static.matched_by,
     )

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from reach.core.classified import documents_of
+from reach.core.documents import Document
 from reach.core.intents import Routes
 from reach.core.matching import THRESHOLD, Entry, Lexicon, accepted, entry_of, match_of
 from reach.core.model import Fault, PoolKey, Profile, Requirement
 from reach.core.resolving import Resolved, Selector, not_understood, understood
-from reach.core.sifting import ANYBODY, missing, passes
+from reach.core.sifting import ANYBODY, missing, names_of, passes
 from reach.core.vocabulary import Vocabulary
 
 UNRESOLVED = "~"
@@ -45,8 +47,8 @@ class Directory:
     """See the module."""
 
     __slots__ = (
-        "_cache", "_entries", "_lexicons", "_names", "_pools", "_profiles", "changed", "documents_revision",
-        "generic_type", "revision", "routes", "similar_of", "strict", "threshold", "vocabulary",
+        "_cache", "_entries", "_lexicons", "_names", "_pools", "_profiles", "changed", "classified_of",
+        "documents_revision", "generic_type", "revision", "routes", "similar_of", "strict", "threshold", "vocabulary",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -68,6 +70,8 @@ class Directory:
         """The least match of a text with a capability document."""
         self.similar_of: Callable[[str], Mapping[str, float] | None] | None = None
         """Another matcher than words: documents that are near a text, by digest; None if it does not know yet."""
+        self.classified_of: Callable[[str, str], str] | None = None
+        """The capability that a tenant's text asks for, where nothing else fits it; empty if none is known."""
         self.documents_revision = 0
         """Grows with each change of the documents."""
         self.revision = 0
@@ -155,7 +159,7 @@ class Directory:
     def _count(self, pool: PoolKey, facts: _Pool, instance_id: str, profile: Profile, change: int) -> None:
         _add(facts.profiles, profile, change)
         for tenant in {pool.tenant, *profile.allowed_tenants}:
-            for kind, name in _names_of(pool, instance_id, profile):
+            for kind, name in names_of(pool, instance_id, profile):
                 counts = self._names.setdefault((tenant, kind, name), {})
                 _add(counts, pool, change)
                 if not counts:
@@ -204,7 +208,7 @@ class Directory:
             if selector.text and self.similar_of is not None:
                 similar = self.similar_of(selector.text)
             found = self._resolve(tenant, selector, similar or {})
-            if selector.kept and similar is not None:
+            if selector.kept and similar is not None and not (self.classified_of and found.unmatched(selector)):
                 if len(self._cache) >= KEPT:
                     self._cache.clear()
                 self._cache[key] = found
@@ -221,6 +225,9 @@ class Directory:
         requirement = resolved.requirement
         if selector.text:
             requirement = self._with_text(tenant, selector, requirement, similar)
+            if not requirement.documents and self.classified_of and (name := self.classified_of(tenant, selector.text)):
+                documents = documents_of(self.visible(tenant), name, self.threshold)
+                requirement = requirement._replace(documents=documents)
             resolved.requirement = requirement
         named = self._named(tenant, selector, requirement)
         if selector.text and not requirement.documents:
@@ -347,6 +354,19 @@ class Directory:
         """Whether a pool has an instance in a region."""
         return any(profile.region == region for profile in self._pools[pool].profiles) if pool in self._pools else False
 
+    def unmatched(self, tenant: str, selector: Selector) -> bool:
+        """Whether a selector has a text that fits nobody."""
+        return self.resolve(tenant, selector).unmatched(selector)
+
+    def visible(self, tenant: str) -> Iterator[Document]:
+        """The documents of all agents that a tenant may call, each once."""
+        seen: set[str] = set()
+        for profile in self._profiles:
+            for document in profile.documents:
+                if document.digest not in seen and self._pools_by(tenant, "document", document.digest):
+                    seen.add(document.digest)
+                    yield document
+
     def documents(self) -> dict[str, str]:
         """What other matchers than words look at: digest -> text, of every capability document."""
         found: dict[str, str] = {}
@@ -366,15 +386,6 @@ class Directory:
             if pool.tenant == tenant:
                 return pool
         return None
-
-
-def _names_of(pool: PoolKey, instance_id: str, profile: Profile) -> set[tuple[str, str]]:
-    names = {("any", ""), ("agent", profile.agent_id), ("instance", instance_id), ("type", pool.agent_type)}
-    names |= {("capability", name) for name, _ in profile.capabilities}
-    names |= {("tag", tag) for tag in profile.tags}
-    names |= {("method", method) for method in profile.methods}
-    names |= {("document", document.digest) for document in profile.documents}
-    return names
 
 
 def _add(counts: dict[Any, int], key: Any, change: int) -> None:

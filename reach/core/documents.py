@@ -27,6 +27,10 @@ class Document(NamedTuple):
     output_media_types: tuple[str, ...] = ()
 
 
+BY_CLASSIFIER = ("~classifier", 0)
+"""Stands among the documents of a requirement whose text a model has sorted: a document that nobody has."""
+
+
 def schema_key(capability: str, schema_id: str) -> str:
     """The key of all documents of a capability (canonical name) that have this schema."""
     return f"{capability}\0{schema_id}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reach.core.documents import schema_key
+from reach.core.documents import BY_CLASSIFIER, schema_key
 from reach.core.model import Instance, Profile, Requirement
 
 MAX_KEPT = 10_000
@@ -25,13 +25,15 @@ class Static:
     """Who could ever take a task with one requirement, and how many each filter dropped: never changed. Beside it what
     follows from who has room now, as long as that holds: most decisions change nobody's lane."""
 
-    __slots__ = ("dropped", "free", "lanes", "mask", "not_free", "requirement")
+    __slots__ = ("dropped", "free", "lanes", "mask", "matched_by", "not_free", "requirement")
 
     def __init__(self, requirement: Requirement, mask: int, dropped: tuple[tuple[str, int], ...]) -> None:
         self.requirement = requirement
         self.mask = mask
         self.dropped = dropped
         """(reason, how many), in the order of the filters; each instance counts at the first one that drops it."""
+        self.matched_by = "classifier" if BY_CLASSIFIER in requirement.documents else ""
+        """What matched its text, if that was neither words nor vectors."""
         self.lanes = -1
         """State of the pool's lanes for which the following holds."""
         self.free = 0

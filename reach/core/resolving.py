@@ -64,6 +64,11 @@ class Resolved:
         self.unknown_skill = ""
         """The skill, if the vocabulary does not have it."""
 
+    def unmatched(self, selector: Selector) -> bool:
+        """Whether it has a text that fits nobody, and nothing else is wrong."""
+        refused = self.refusal is not None and self.refusal.reason is not Reason.NO_TEXT_MATCH
+        return bool(selector.text) and not refused and not self.requirement.documents
+
     def lacks(self, fault: Fault, *, strict: bool) -> None:
         """Nobody can take it now. A fallback would be used here, if there were any."""
         self.lack = fault

@@ -169,3 +169,13 @@ def _several(names: Iterable[str]) -> str:
     given = list(names)
     shown = ", ".join(repr(name) for name in given[:SHOWN])
     return f"{shown} and {len(given) - SHOWN} more" if len(given) > SHOWN else shown
+
+
+def names_of(pool: PoolKey, instance_id: str, profile: Profile) -> set[tuple[str, str]]:
+    """(kind, name) of all by which a selector may find an instance."""
+    names = {("any", ""), ("agent", profile.agent_id), ("instance", instance_id), ("type", pool.agent_type)}
+    names |= {("capability", name) for name, _ in profile.capabilities}
+    names |= {("tag", tag) for tag in profile.tags}
+    names |= {("method", method) for method in profile.methods}
+    names |= {("document", document.digest) for document in profile.documents}
+    return names

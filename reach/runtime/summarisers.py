@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
-from urllib.parse import urlsplit
 
 from reach.core.context import SUMMARY_BYTES, Exchange, Said
-from reach.runtime.outgoing import opener
+from reach.runtime.chat import ChatEndpoint, ChatError
 
-ANSWER_BYTES: Final = 1 << 20
 TIMEOUT_S: Final = 30.0
 """Nobody waits for a summary: until it comes, the turns stand in the context in short."""
 ASKED: Final = (
@@ -44,39 +39,14 @@ class EndpointSummariser:
     """
 
     def __init__(self, url: str, model: str, key: str = "", timeout_s: float = TIMEOUT_S) -> None:
-        if urlsplit(url).scheme not in ("http", "https"):
-            raise ValueError("must be http:// or https://")
-        self._url = url.rstrip("/") + "/chat/completions"
-        self._model = model
-        self._key = key
-        self._timeout_s = timeout_s
-        self._opener = opener()
+        self._endpoint = ChatEndpoint(url, model, key, timeout_s)
 
     def summarise(self, summary: str, turns: Sequence[Exchange]) -> str:
         """See `Summariser`. Raises SummariserError."""
-        headers = {"Content-Type": "application/json"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-        messages = [
-            {"role": "system", "content": ASKED},
-            {"role": "user", "content": "\n".join(_lines(summary, turns))},
-        ]
-        body = json.dumps({"model": self._model, "messages": messages}).encode()
-        request = urllib.request.Request(self._url, body, headers)  # noqa: S310 - the scheme was checked
         try:
-            with self._opener.open(request, timeout=self._timeout_s) as answer:
-                raw = answer.read(ANSWER_BYTES + 1)
-            if len(raw) > ANSWER_BYTES:
-                raise SummariserError(f"{self._url} answered with more than {ANSWER_BYTES} bytes")
-            text = json.loads(raw)["choices"][0]["message"]["content"]
-        except urllib.error.HTTPError as error:
-            with error:
-                raise SummariserError(f"{self._url} answered {error.code}") from None
-        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-            raise SummariserError(f"{self._url}: {type(error).__name__}: {error}") from error
-        if not isinstance(text, str) or not text.strip():
-            raise SummariserError(f"{self._url} answered with no text")
-        return text.strip().encode("utf-8", "replace").decode()
+            return self._endpoint.ask(ASKED, "\n".join(_lines(summary, turns)))
+        except ChatError as error:
+            raise SummariserError(str(error)) from error
 
 
 def _lines(summary: str, turns: Sequence[Exchange]) -> Iterator[str]:

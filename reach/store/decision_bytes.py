@@ -47,7 +47,7 @@ def pack(verdict: Verdict) -> bytes:
             )
             data = _encode((FORM, head, verdict.cause, verdict.seed & _SEEDS, verdict.revision, verdict.moved_from,
                             verdict.static.dropped, verdict.dropped, 0, names, verdict.loads, verdict.known,
-                            ()))  # fmt: skip
+                            (), verdict.static.matched_by))  # fmt: skip
             if len(data) <= RECORD_BYTES:
                 return data
         count = len(looked)
@@ -73,7 +73,7 @@ def _some(verdict: Verdict, count: int, *, bare: bool = False) -> bytes:
         0 if looked and looked[0] is verdict.chosen else -1,
         [(one.instance_id, one.max_concurrency) for one in looked],
         [verdict.loads[at] for at in order], [verdict.known[at] for at in order],
-        [extra(verdict, one) for one in looked] if extra is not None else (),
+        [extra(verdict, one) for one in looked] if extra is not None else (), verdict.static.matched_by,
     ))  # fmt: skip
 
 
@@ -116,6 +116,7 @@ def unpack(data: bytes) -> Record | None:
 def _unpack(
     head: list[Any], cause: str, seed: int, revision: int, moved_from: str, static: list[Any], later: list[Any],
     first: int, looked: list[Any], loads: list[int], known: list[Any], extra: list[Any],
+    matched_by: str = "",
 ) -> Record:  # fmt: skip
     name, digest, way, weighed, shares = head
     policy = Policy(name, {SIGNALS[at]: share for at, share in zip(weighed, shares, strict=True)}, way=Way(way))
@@ -130,4 +131,4 @@ def _unpack(
     dropped: dict[str, int] = {}
     for reason, number in (*static, *later):
         dropped[reason] = dropped.get(reason, 0) + number
-    return Record(policy, digest, revision, seed, chosen, cause, moved_from, tuple(rows), dropped)
+    return Record(policy, digest, revision, seed, chosen, cause, moved_from, tuple(rows), dropped, matched_by)

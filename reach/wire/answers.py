@@ -295,7 +295,7 @@ def fill_decision(message: task_pb2.Decision, record: Record) -> None:
     message.registry_revision = record.revision
     message.seed = record.seed & MAX_UINT64
     message.chosen_instance_id = record.chosen
-    message.picked_by = record.cause
+    message.picked_by, message.matched_by = record.cause, record.matched_by
     message.dropped.update(record.dropped)
     for instance_id, score, signals, reason in record.candidates:
         candidate = message.candidates.add(instance_id=instance_id, score=score, drop_reason=reason)

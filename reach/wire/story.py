@@ -73,6 +73,8 @@ def _went(number: int, instance_id: str, record: Record | None) -> str:
     beside = f"; beside it: {', '.join(others)}" if others else ""
     how = _BY.get(record.cause, record.cause)
     policy = record.policy.name
+    if record.matched_by:
+        policy += f", its text matched by the {record.matched_by}"
     return f"attempt {number} went to {instance_id}: {how} under {policy}{scored}{moved}{beside}{_counts(record)}"
 
 

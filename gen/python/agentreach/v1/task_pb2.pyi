@@ -908,6 +908,7 @@ class Decision(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
     PICKED_BY_FIELD_NUMBER: _builtins.int
+    MATCHED_BY_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     """The policy by name."""
     policy_hash: _builtins.str
@@ -923,6 +924,10 @@ class Decision(_message.Message):
     picked_by: _builtins.str
     """What chose: `score`, `ring` (a new session, or a policy that hashes), `pin` (of the session), `probe` (of an open
     circuit) or `overcommit` (nobody had a free slot). Where nobody is chosen, why not.
+    """
+    matched_by: _builtins.str
+    """`classifier` if a model found what the text of the task asks for; empty where its words or their meaning did, and
+    for tasks without a text.
     """
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
@@ -944,10 +949,11 @@ class Decision(_message.Message):
         dropped: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         cause: _builtins.str = ...,
         picked_by: _builtins.str = ...,
+        matched_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "cause", b"cause", "chosen_instance_id", b"chosen_instance_id", "dropped", b"dropped", "picked_by", b"picked_by", "policy", b"policy", "policy_hash", b"policy_hash", "registry_revision", b"registry_revision", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "cause", b"cause", "chosen_instance_id", b"chosen_instance_id", "dropped", b"dropped", "matched_by", b"matched_by", "picked_by", b"picked_by", "policy", b"policy", "policy_hash", b"policy_hash", "registry_revision", b"registry_revision", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
