@@ -187,7 +187,7 @@ class Node:
         matcher = Matcher(
             self.host.directory, embedder, self.host.clock, settings.embedding_threshold, settings.wait_ms
         )
-        self.reach.matcher = matcher
+        self.reach.texts.matcher = matcher
         self._stack.callback(matcher.stop)
         self._own(matcher.run(), "matcher")
 
@@ -200,8 +200,8 @@ class Node:
         model = ChatEndpoint(
             settings.classifier_url, settings.classifier_model, key, wait_ms / 1_000 + CLASSIFIER_SECONDS
         )
-        self.reach.classifier = Classifier(self.host.directory, model, self.host.clock, wait_ms)
-        self._stack.callback(self.reach.classifier.stop)
+        self.reach.texts.classifier = Classifier(self.host.directory, model, self.host.clock, wait_ms)
+        self._stack.callback(self.reach.texts.classifier.stop)
 
     def _start_webhooks(self) -> None:
         """Before the journal's facts are handed over."""

@@ -215,7 +215,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         """See the contract."""
         services = self._services
         task, selector = services.tasks.read(principal_of(context).tenant, request.task, services.clock.new_id)
-        await self._reach.understand(task.tenant, selector)
+        await self._reach.texts.understand(task.tenant, selector)
         pool, seen = self._reach.preview(task, selector)
         verdict = seen.verdict
         answer = dispatch_pb2.PreviewRouteResponse(pool=pool.key.agent_type)

@@ -5,7 +5,6 @@ Calls that are hot return at once and are answered through a `Sink`, a link or a
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -21,11 +20,10 @@ from reach.core.questions import Input
 from reach.core.resolving import Selector, unknown_skill
 from reach.core.stream import Reader
 from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
-from reach.runtime.classifier import Classifier
 from reach.runtime.host import Host
-from reach.runtime.matcher import Matcher
 from reach.runtime.retention import Tending
 from reach.runtime.session_views import SessionViews
+from reach.runtime.texts import Texts
 from reach.runtime.watching import AgentChanges
 from reach.store.base import StoredFact, StoredTask, StoreFull, TaskQuery
 
@@ -39,10 +37,7 @@ class Reach:
     def __init__(self, host: Host, node_id: str) -> None:
         self.host = host
         self.node_id = node_id
-        self.matcher: Matcher | None = None
-        """Knows texts by their meaning, beside their words."""
-        self.classifier: Classifier | None = None
-        """Sorts texts that nothing else matches."""
+        self.texts = Texts()
         self._matching: dict[TaskKey, Callable[[], None] | None] = {}
         """Tasks that wait for the meaning of their text, for some milliseconds."""
         self.stopping = False
@@ -83,10 +78,7 @@ class Reach:
         host.post(pool, ev.Submitted(task, reader))
 
     def _wait_for_match(self, task: Task, selector: Selector, reader: Reader) -> bool:
-        """Lets a task wait until the meaning of its text is known, and if that fits nobody, what a model says of it; or
-        until the time for that is over. False: go on."""
-        if self.matcher is None and self.classifier is None:
-            return False
+        """Lets a task wait until the meaning of its text is known, or the time for that is over. False: go on."""
         key = task.key
         if key in self._matching:
             self._hurry(key)
@@ -98,14 +90,8 @@ class Reach:
                 self.submit(task, selector, reader)
                 del self._matching[key]
 
-        def then() -> None:
-            if self._matching.get(key) is go_on and not self._classify(task.tenant, selector, go_on):
-                go_on()
-
         self._matching[key] = go_on
-        if self.matcher is not None and self.matcher.ask(selector.text, then):
-            return True
-        if self._classify(task.tenant, selector, go_on):
+        if self.texts.ask(task.tenant, selector, go_on):
             return True
         del self._matching[key]
         return False
@@ -146,18 +132,6 @@ class Reach:
             return True
         del self._matching[key]
         return False
-
-    def _classify(self, tenant: str, selector: Selector, then: Callable[[], None]) -> bool:
-        return self.classifier is not None and self.classifier.ask(tenant, selector, then)
-
-    async def understand(self, tenant: str, selector: Selector) -> None:
-        """Waits for what a submitted task with this selector would wait for."""
-        done = asyncio.Event()
-        if selector.text and self.matcher is not None and self.matcher.ask(selector.text, done.set):
-            await done.wait()
-        done.clear()
-        if selector.text and self._classify(tenant, selector, done.set):
-            await done.wait()
 
     def _hurry(self, key: TaskKey) -> None:
         """Somebody speaks of a task that waits for the meaning of its text: it is to be there first."""

@@ -72,7 +72,7 @@ class Gate:
 async def with_matcher(folder, wait_ms):
     async with running(folder) as node, Stubs(node.port) as stubs:
         gate, host = Gate(), node.reach.host
-        matcher = node.reach.matcher = Matcher(host.directory, gate, host.clock, 0.6, wait_ms)
+        matcher = node.reach.texts.matcher = Matcher(host.directory, gate, host.clock, 0.6, wait_ms)
         agent = AgentByHand(stubs)
         capability = {"name": "refund", "description": "Pays money back"}
         await agent.join("one", capabilities=[capability], max_concurrency=9)
