@@ -11,7 +11,7 @@ from reach.cli.exits import Exit
 from reach.cli.selector import payload_of, selector_options, task_options
 from reach.cli.settings import Settings, server_options, settings_of
 from reach.cli.terminal import say, write, write_json
-from reach.cli.values import DURATION, OUTPUT
+from reach.cli.values import DURATION, OUTPUT, SESSION
 
 if TYPE_CHECKING:
     from reach.cli.following import Follower, JsonFollower
@@ -97,16 +97,26 @@ def dispatch(
     return _watched(work, task_id, follower)
 
 
-@click.command(short_help="Show a task from its first event to its end.")
-@click.argument("task_id", metavar="TASK")
+@click.command(short_help="Show a task from its first event to its end, or all tasks as they change.")
+@click.argument("task_id", metavar="[TASK]", required=False)
 @click.option("--after", type=click.IntRange(min=0), default=0, metavar="N", help="Only events after this sequence.")
-@click.option("--timeout", type=DURATION, help="How long to wait (exit code 4).")
+@click.option("--type", "agent_type", default="", metavar="TYPE", help="Without TASK: only of this type of agents.")
+@click.option("--session", type=SESSION, help="Without TASK: only of this conversation.")
+@click.option("--root", "root_task_id", default="", metavar="TASK", help="Without TASK: only of the tree of this task.")
+@click.option("--timeout", type=DURATION, help="How long to wait (exit code 4); without TASK: how long to watch.")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors.")
 @server_options
 @click.pass_context
-def tail(context: click.Context, task_id: str, after: int, timeout: float | None, quiet: bool) -> int:
-    """Show a task from its first event (or after N) to its end, as `dispatch` does."""
+def tail(
+    context: click.Context, /, task_id: str | None, after: int, timeout: float | None, quiet: bool, **given: Any
+) -> int:
+    """Show a task from its first event (or after N) to its end, as `dispatch` does. Without TASK: a line for each task
+    that is accepted, offered to an instance, tried again, or ends, from now on."""
     settings = settings_of(context)
+    if task_id is None:
+        from reach.cli.task_lines import watch_tasks
+
+        return watch_tasks(settings, timeout, quiet=quiet, **given)
     follower = _follower(settings, quiet=quiet)
 
     async def work() -> int:

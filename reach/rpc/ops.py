@@ -9,19 +9,21 @@ from agentreach.v1 import ops_pb2, ops_pb2_grpc
 from reach.errors import InvalidRequest
 from reach.rpc.audit import audit
 from reach.rpc.dead_letters import DeadLetters
-from reach.rpc.principal import principal_of
-from reach.rpc.services import FEATURES, Services, error_of_fault
+from reach.rpc.principal import credentials_ended, principal_of
+from reach.rpc.services import FEATURES, RECHECK_SECONDS, Services, error_of_fault
 from reach.runtime.past import not_found
-from reach.runtime.reach_api import not_built
+from reach.runtime.task_watch import TaskWatch
 from reach.store.base import ApiKey, KeyStore
-from reach.wire.answers import duration, fill_task, timestamp
+from reach.wire.answers import duration, fill_event, fill_task, timestamp
 from reach.wire.pages import page_number, page_size
-from reach.wire.requests import PROTOCOL_VERSIONS, check_id
+from reach.wire.requests import PROTOCOL_VERSIONS, check_id, session_name
 from reach.wire.story import story_of
 from reach.wire.webhooks import FAILED, fill_failed
 
 PAGE = 100
 FAILED_WEBHOOKS = 50
+WATCHED_AT_ONCE = 100
+"""Events in one message: with their errors far below what a client can receive."""
 
 
 class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
@@ -94,10 +96,29 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
         self, request: ops_pb2.WatchTasksRequest, context: Any
     ) -> AsyncIterator[ops_pb2.WatchTasksResponse]:
         """See the contract."""
-        nothing: list[ops_pb2.WatchTasksResponse] = []
-        for answer in nothing:
-            yield answer
-        raise not_built("WatchTasks")
+        principal = principal_of(context)
+        watch = TaskWatch(
+            principal.tenant,
+            check_id("agent_type", request.agent_type),
+            session_name(request.session) if request.HasField("session") else "",
+            check_id("root_task_id", request.root_task_id),
+        )
+        with self._services.host.task_watchers.watching(self._services.until_stopped(watch)):
+            yield ops_pb2.WatchTasksResponse()
+            while True:
+                news, missed, fault = await watch.take(WATCHED_AT_ONCE, RECHECK_SECONDS)
+                if not principal.still_valid():
+                    raise credentials_ended()
+                if news or missed:
+                    answer = ops_pb2.WatchTasksResponse(missed=missed)
+                    for task, event in news:
+                        message = answer.events.add()
+                        fill_event(message, task, event)
+                        if message.HasField("complete"):
+                            message.complete.ClearField("output")
+                    yield answer
+                if fault is not None:
+                    raise error_of_fault(fault)
 
     async def ExplainTask(self, request: ops_pb2.ExplainTaskRequest, context: Any) -> ops_pb2.ExplainTaskResponse:
         """See the contract."""

@@ -32,6 +32,7 @@ from reach.runtime.sessions import BOUNDS, Sessions
 from reach.runtime.settings import Settings
 from reach.runtime.shard import Shard
 from reach.runtime.taken import TAKEN, ask_again, undo
+from reach.runtime.task_watch import TaskWatchers
 from reach.runtime.trees import Trees
 from reach.runtime.wake import WakeHooks
 from reach.runtime.writer import Writer
@@ -89,6 +90,7 @@ class Host(Pools):
         self.past = Past(self, journal, self._reads)
         self.trees = Trees(self)
         self.sessions = Sessions(self, settings)
+        self.task_watchers = TaskWatchers()
         self.outbox = Outbox(journal, self._reads, self.committer.submit)
         self.outbox.register(TURN, self.sessions, BOUNDS)
         self._acts: dict[type, Callable[[Any], None]] = {
@@ -193,6 +195,8 @@ class Host(Pools):
                 log.exception("a send failed: %s", type(send).__name__)
         if turn.writes.outbox or turn.writes.outbox_done:
             self.outbox.committed(turn.writes, taken)
+        if self.task_watchers.open:
+            self.task_watchers.saw(turn)
 
     def _accepted(self, effect: fx.Accepted) -> None:
         task, reader = effect.task, effect.reply

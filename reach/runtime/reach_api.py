@@ -19,7 +19,7 @@ from reach.core.preview import Preview, preview
 from reach.core.questions import Input
 from reach.core.resolving import Selector, unknown_skill
 from reach.core.stream import Reader
-from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
+from reach.errors import InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.runtime.host import Host
 from reach.runtime.retention import Tending
 from reach.runtime.session_views import SessionViews
@@ -383,8 +383,3 @@ def fault_of(error: ReachError) -> Fault:
     """An error as data."""
     metadata = dict(error.metadata) or None
     return Fault(error.error_class, error.reason, error.message, metadata, error.retry_after_ms)
-
-
-def not_built(what: str) -> Internal:
-    """The answer for a part of the contract that a later version brings."""
-    return Internal(f"{what} is not built yet", Reason.NOT_IMPLEMENTED)

@@ -141,16 +141,26 @@ class WatchTasksRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_TYPE_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    ROOT_TASK_ID_FIELD_NUMBER: _builtins.int
     agent_type: _builtins.str
     """Only of this type of agents."""
+    root_task_id: _builtins.str
+    """Only of the tree of this task."""
+    @_builtins.property
+    def session(self) -> _task_pb2.SessionKey:
+        """Only of this conversation."""
+
     def __init__(
         self,
         *,
         agent_type: _builtins.str = ...,
+        session: _task_pb2.SessionKey | None = ...,
+        root_task_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_type", b"agent_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_type", b"agent_type", "root_task_id", b"root_task_id", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -163,6 +173,9 @@ class WatchTasksResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
+    missed: _builtins.int
+    """So many events after these were left out, for the reader was slow."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.TaskEvent]:
         """Events without payloads."""
@@ -171,10 +184,11 @@ class WatchTasksResponse(_message.Message):
         self,
         *,
         events: _abc.Iterable[_event_pb2.TaskEvent] | None = ...,
+        missed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "missed", b"missed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

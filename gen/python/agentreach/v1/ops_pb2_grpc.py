@@ -104,7 +104,10 @@ class OpsServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchTasks(self, request, context):
-        """All tasks of the tenant as they change. Safe to retry.
+        """All tasks of the tenant as they change, from now on: `accepted`, `started` (already when an attempt is offered),
+        `retrying`, `complete`; no deltas and no progress, which StreamResult has. VOLATILE tasks are told
+        from `started` on. The first answer comes at once, empty.
+        Safe to retry.
         Errors: INVALID_FIELD, TOO_MANY_STREAMS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

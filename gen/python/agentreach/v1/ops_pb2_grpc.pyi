@@ -41,7 +41,10 @@ class OpsServiceStub:
     Errors: none of its own.
     """
     WatchTasks: _grpc.UnaryStreamMultiCallable[_ops_pb2.WatchTasksRequest, _ops_pb2.WatchTasksResponse]
-    """All tasks of the tenant as they change. Safe to retry.
+    """All tasks of the tenant as they change, from now on: `accepted`, `started` (already when an attempt is offered),
+    `retrying`, `complete`; no deltas and no progress, which StreamResult has. VOLATILE tasks are told
+    from `started` on. The first answer comes at once, empty.
+    Safe to retry.
     Errors: INVALID_FIELD, TOO_MANY_STREAMS.
     """
     ExplainTask: _grpc.UnaryUnaryMultiCallable[_ops_pb2.ExplainTaskRequest, _ops_pb2.ExplainTaskResponse]
@@ -91,7 +94,10 @@ class OpsServiceAsyncStub(OpsServiceStub):
     Errors: none of its own.
     """
     WatchTasks: _aio.UnaryStreamMultiCallable[_ops_pb2.WatchTasksRequest, _ops_pb2.WatchTasksResponse]  # type: ignore[assignment]
-    """All tasks of the tenant as they change. Safe to retry.
+    """All tasks of the tenant as they change, from now on: `accepted`, `started` (already when an attempt is offered),
+    `retrying`, `complete`; no deltas and no progress, which StreamResult has. VOLATILE tasks are told
+    from `started` on. The first answer comes at once, empty.
+    Safe to retry.
     Errors: INVALID_FIELD, TOO_MANY_STREAMS.
     """
     ExplainTask: _aio.UnaryUnaryMultiCallable[_ops_pb2.ExplainTaskRequest, _ops_pb2.ExplainTaskResponse]  # type: ignore[assignment]
@@ -150,7 +156,10 @@ class OpsServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _ops_pb2.WatchTasksRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_ops_pb2.WatchTasksResponse], _abc.AsyncIterator[_ops_pb2.WatchTasksResponse]]:
-        """All tasks of the tenant as they change. Safe to retry.
+        """All tasks of the tenant as they change, from now on: `accepted`, `started` (already when an attempt is offered),
+        `retrying`, `complete`; no deltas and no progress, which StreamResult has. VOLATILE tasks are told
+        from `started` on. The first answer comes at once, empty.
+        Safe to retry.
         Errors: INVALID_FIELD, TOO_MANY_STREAMS.
         """
 
