@@ -14,6 +14,9 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._dead: dict[str, set[asyncio.StreamWriter]] = {"up": set(), "down": set()}
+        """Where what is written goes nowhere any more."""
+        self._targets: dict[str, set[asyncio.StreamWriter]] = {"up": set(), "down": set()}
         self.port = 0
 
     async def __aenter__(self) -> Self:
@@ -25,6 +28,8 @@ class Proxy:
         assert self._server is not None
         self._server.close()
         self.cut()
+        for writer in self._dead["up"] | self._dead["down"]:
+            writer.transport.abort()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -32,19 +37,31 @@ class Proxy:
     async def _carry_both(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there = await asyncio.open_connection("127.0.0.1", self._to_port)
         self._writers |= {writer, there[1]}
-        for source, target in ((reader, there[1]), (there[0], writer)):
-            self._tasks.add(asyncio.create_task(self._carry(source, target)))
+        for way, source, target in (("up", reader, there[1]), ("down", there[0], writer)):
+            self._targets[way].add(target)
+            self._tasks.add(asyncio.create_task(self._carry(way, source, target)))
 
-    async def _carry(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def _carry(self, way: str, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         try:
             while data := await source.read(65_536):
+                if target in self._dead[way]:
+                    continue
                 target.write(data)
                 await target.drain()
         except OSError:
             pass
         finally:
-            target.close()
+            if target not in self._dead[way]:  # nobody hears of an end over a dead network either
+                target.close()
             self._writers.discard(target)
+            self._targets[way].discard(target)
+
+    def stall(self, *, up: bool = True, down: bool = True) -> None:
+        """What is connected now carries nothing any more, to the server (`up`), from it (`down`) or both ways, and
+        nobody is told. Who connects from now on is carried as before."""
+        for way, wanted in (("up", up), ("down", down)):
+            if wanted:
+                self._dead[way] |= self._targets[way]
 
     def cut(self) -> None:
         """Ends all connections at once, both ends by RST, as a crash or a firewall does."""
