@@ -9,7 +9,7 @@ BUF_VERSION := 1.75.0
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints services gen gen-check golden buf-check lint format types test sim fuzz kill-test storm-test demo bench ci clean
+.PHONY: help setup constraints services gen gen-check golden buf-check lint format types test sim planted fuzz kill-test storm-test demo bench ci clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ SEEDS ?= 1000
 
 sim: $(STAMP) ## Simulate faults; SEEDS=1000 histories, or SEED=7 for one, again; ARGS="--seconds 60" etc.
 	@$(BIN)/python -m reach.testing.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
+
+planted: $(STAMP) ## See which history of the simulation finds each of the bugs that are planted on purpose
+	@$(BIN)/python -m pytest -q -s tests/sim/test_planted.py
 
 INPUTS ?= 100000
 

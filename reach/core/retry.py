@@ -12,7 +12,8 @@ RETRIED = frozenset({ErrorClass.RESOURCE_EXHAUSTED, ErrorClass.UNAVAILABLE, Erro
 JITTER = 0.2
 """± share of each delay, unless full jitter is asked for."""
 
-BUDGET_PER_FIRST_ATTEMPT = 0.2
+BUDGET_PER_FIRST_ATTEMPT = 0.19
+"""A little less than the fifth that a storm may add: what was saved before it (BUDGET_LIMIT) comes on top."""
 BUDGET_RESERVE = 3.0
 BUDGET_PER_GOOD_RETRY = 1.5
 """A retry that went well gives back more than it took: where two of three go well, what waits for tokens is soon gone,
@@ -73,7 +74,7 @@ DEFAULT = POLICIES["ladder"]
 
 
 class RetryBudget:
-    """Paces the retries of a pool: each first attempt adds 0.2 token, a retry takes one.
+    """Paces the retries of a pool: each first attempt adds 0.19 token, a retry takes one.
 
     Without a token a retry waits; it does not fail. So a pool that fails wholly is asked at most 1.2 times as often as
     its callers ask. A retry that goes well adds 1.5. Where nobody comes who could pay for it, one retry a second goes

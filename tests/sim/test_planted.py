@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch, recor
     found = next((verdict for verdict in run_seeds(range(SEEDS)) if not verdict.ok), None)
     assert found is not None, f"{bug} was not found in {SEEDS} histories"
     record_property("seed", found.seed)
+    sys.stdout.write(f"{bug}: found in history {found.seed}, {found.violations[0]}\n")
     assert f"SEED={found.seed}" in explain(found)
     again = run_seed(found.seed)
     assert again.violations[0] == found.violations[0], "the same seed is the same history"
