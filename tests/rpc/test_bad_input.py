@@ -68,7 +68,8 @@ BASES: dict[str, dict[str, Any]] = {
     "ExtendLease": {"reporter": WHO, "key": KEY},
     "GetSession": {}, "ListSessions": {}, "DeleteSession": {},
     "GetServerInfo": {}, "WatchTasks": {}, "ExplainTask": {}, "ListDeadLetters": {},
-    "RequeueDeadLetters": {"all": True}, "PurgeDeadLetters": {"all": True}, "ListFailedWebhooks": {}, "CreateKey": {}, "ListKeys": {}, "RevokeKey": {},
+    "RequeueDeadLetters": {"all": True}, "PurgeDeadLetters": {"all": True}, "ListFailedWebhooks": {},
+    "CreateKey": {}, "ListKeys": {}, "RevokeKey": {},
 }  # fmt: skip
 """A message for each method in which nothing is wrong with any field, though it may name what is not there."""
 
