@@ -141,7 +141,7 @@ def main() -> int:
     if chosen.what == "bytes":
         chosen.count = chosen.count or 10_000
     began = time.monotonic()
-    settings = {"AGENT_REACH_ROUTER_QUEUE_LIMIT": "200", "AGENT_REACH_STORAGE_TYPE": "memory"}
+    settings = {"AGENT_REACH_ROUTER_QUEUE_LIMIT": "200"}
     with LocalServer(environment=settings) as server:
         target = Target(server)
         came = asyncio.run(_run(chosen, target))
