@@ -296,8 +296,9 @@ class Results(Section, frozen=True):
     callers that come back late find nothing, and late repeats run again. Too large: disk."""
     keep_bytes: Annotated[int, Meta(ge=1_048_576, le=1 << 50)] = 21_474_836_480
     """Space of the store in use (20 GiB) beyond which the oldest results go before their time, then the oldest dead
-    letters. What is open is never removed. The file does not shrink: what follows uses the space. Too small: results
-    are gone before they are fetched. Too large: the disk is full first, and new work is refused (STORE_FULL)."""
+    letters. What is open, or ended in the last two minutes, is never removed. The file does not shrink: what follows
+    uses the space. Too small: results are gone before they are fetched. Too large: the disk is full first, and new work
+    is refused (STORE_FULL)."""
     dead_letter_hours: Annotated[float, Meta(ge=0.01, le=87_600)] = 168.0
     """Hours that dead letters, and webhooks that were given up, are kept. Too small: nobody has looked at them yet. Too
     large: disk."""

@@ -26,6 +26,9 @@ SHRINK_ROWS: Final = 64
 LONG_SECONDS: Final = 0.03
 """A batch that takes longer is followed by smaller ones: commits wait for it meanwhile."""
 END_OF_TIME: Final = 1 << 62
+LEAST_MS: Final = 120_000
+"""How long a result is kept however little space there is. A caller that lost its connection comes back and gives the
+same id again: if its result were gone by then, the task would run a second time."""
 
 
 class Keep(NamedTuple):
@@ -34,7 +37,8 @@ class Keep(NamedTuple):
     results_ms: int = 24 * 3_600_000
     """Age of results."""
     total_bytes: int = 20 << 30
-    """Space of the store in use. Beyond it results go, then dead letters; what is open stays."""
+    """Space of the store in use. Beyond it results go, then dead letters; what is open stays, and what ended less than
+    two minutes ago."""
     dead_letters_ms: int = 7 * 24 * 3_600_000
     """Age of dead letters, and of webhooks that were given up."""
     dead_letters: int = 100_000
@@ -126,15 +130,16 @@ class Retention:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _shrink(self) -> None:
+        before = self._wall_ms() - LEAST_MS
         while True:
             self.store_bytes = await self._tending.do(self._journal.size_bytes)
             if self.store_bytes <= self._keep.total_bytes:
                 return
-            if not await self._purge(END_OF_TIME, dead_letters=False, most=SHRINK_ROWS):
-                removed = await self._purge(END_OF_TIME, dead_letters=True, most=SHRINK_ROWS)
+            if not await self._purge(before, dead_letters=False, most=SHRINK_ROWS):
+                removed = await self._purge(before, dead_letters=True, most=SHRINK_ROWS)
                 self.dead_letters = max(0, self.dead_letters - removed)
                 if not removed:
-                    return  # what is left is open
+                    return  # what is left is open, or has only just ended
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _purge(self, before_ms: int, *, dead_letters: bool, most: int = MOST_ROWS) -> int:

@@ -77,6 +77,12 @@ async def test_DLV_12_beyond_its_size_the_oldest_results_go_then_dead_letters(mo
         assert await kept(journal, Keep(total_bytes=limit)) == left
 
 
+async def test_DLV_3_a_result_of_just_now_stays_however_little_space_there_is() -> None:
+    """Its caller may be on its way back after a cut: without the result it would run again."""
+    journal = journal_of((5, 2), (DEAD, 1), (5, 0), (DEAD, 0))
+    assert await kept(journal, Keep(total_bytes=1)) == [3, 4, 5]
+
+
 async def test_size_goes_a_batch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHRINK_ROWS", 2)
     journal = journal_of(*[(5, age) for age in range(20, 10, -1)], spec=bytes(1_000))
