@@ -30,6 +30,7 @@ def host_settings(config: Config, policies: Policies) -> Settings:
     settings.canary_share = router.canary_share
     settings.pin_wait_ms = int(config.session.pin_wait * 1_000)
     settings.dead_letters = router.dead_letter
+    settings.weights, settings.backlog_alert = dict(router.fairness_weights), router.backlog_alert
     settings.input_wait_ms = int(router.input_wait * 1_000)
     settings.wake = {
         PoolKey(hook.tenant, hook.agent_type): WakeHook(tuple(hook.command), hook.url, hook.timeout)

@@ -115,6 +115,15 @@ class Router(Section, frozen=True):
     (QUEUE_FULL). Too large: callers wait for answers that come too late; memory, about 1 KiB each and its payload."""
     queue_bytes: Annotated[int, Meta(ge=1_048_576, le=1_099_511_627_776)] = 1_073_741_824
     """Bytes of payload that wait in one pool. Too small: bursts are refused. Too large: memory."""
+    backlog_alert: Annotated[int, Meta(ge=1, le=10_000_000)] = 1_000
+    """Tasks waiting in one pool at which there is an alert (`backlog`), once, until half as many wait. Too small:
+    noise. Too large: told when callers have noticed."""
+    fairness_weights: Annotated[
+        dict[Annotated[str, Meta(max_length=513)], Annotated[float, Meta(gt=0, le=1000)]], Meta(max_length=10_000)
+    ] = field(default_factory=dict)
+    """Shares of the turns where tasks wait: by tenant, or by `tenant/fairness_key` among the keys of a tenant; 1 for
+    all that are not named. A tenant of weight 2 gets two turns for each one of the others. Too small: its tasks come
+    late. Too large: those of others do."""
     overcommit: Annotated[float, Meta(ge=1, le=10)] = 1.5
     """An instance holds at most this times its `max_concurrency`, and more than `max_concurrency` only when no other
     has a free slot. 1 is a hard limit. Too large: tasks wait at a busy agent although another one becomes free."""

@@ -27,10 +27,6 @@ SESSION_PAUSE_MS = 100
 """How long a new session waits at least before it asks again for an instance that may hold another one."""
 HALF_FULL = 0.5
 """Below this load an instance is not passed over, however idle the others are."""
-SET_ASIDE = 8
-"""Heads of a queue that may be passed over because the instances they failed on are the only free ones."""
-MOVED = 256
-"""Heads of a queue that are sent to a queue of their own in one look, for they wait for something else."""
 SESSION_SLOT, AVOIDS = "\0session slot", "\0avoids"
 """What tasks wait for that have a queue of their own: for an instance that may hold one more session; for another
 instance than those on which they failed. Those that wait for the instance of their session name it."""
@@ -76,7 +72,8 @@ class Assignment:
         else:
             instance = self.find(task, turn)
         if instance is None:
-            pool.queue.push(task, self._waits_for(task, turn) if task.session or task.avoided else "")
+            pool.queue.push(task, self.waits_for(task, turn) if task.session or task.avoided else "")
+            pool.backlog.look(turn)
             pool.deadlines.arm(task, turn)
             if (task.attempt or task.start_delay_ms) and task.pending_reason.startswith("no_match"):
                 turn.sends.append(Unplaced())
@@ -351,34 +348,7 @@ class Assignment:
         if not task.volatile:
             pool.handoffs.write(name, pin, turn)
 
-    def pump(self, turn: Turn) -> None:
-        """Gives free slots to waiting tasks: queue by queue, the most urgent head first."""
-        queue = self.pool.queue
-        for first in queue.heads() if self.pool.router.has_room() else ():
-            aside: list[Task] = []
-            kind, moved = queue.kind(first), 0
-            while (head := queue.head(kind)) is not None and len(aside) < SET_ASIDE and moved < MOVED:
-                instance = self.find(head, turn)
-                if instance is not None:
-                    queue.pop(head)
-                    self.assign(head, instance, turn)
-                elif (apart := self._waits_for(head, turn)) != queue.waits_for(head):
-                    queue.pop(head)
-                    queue.push(head, apart)
-                    self.pool.deadlines.arm(head, turn)
-                    moved += 1
-                elif head.avoided:
-                    queue.pop(head)
-                    aside.append(head)
-                else:
-                    break
-            for task in aside:
-                queue.push(task, AVOIDS)
-                self.pool.deadlines.arm(task, turn)
-            if moved == MOVED:
-                self.pool.slot_freed = True  # there is more to look at
-
-    def _waits_for(self, task: Task, turn: Turn) -> str:
+    def waits_for(self, task: Task, turn: Turn) -> str:
         """What a task waits for that was just given nobody, if others with its requirement may not have to."""
         if task.pin_until_ms:
             pin = self.pool.pins.get((task.tenant, task.session), turn.now_ms)

@@ -52,7 +52,7 @@ class Delivery:
         task.pool = pool
         if not pool.queue.has_room(task.size):
             pool.tasks.pop(task.key, None)
-            turn.sends.append(Refused(reader, _queue_full(pool.queue.count(), pool.queue.max_tasks)))
+            turn.sends.append(Refused(reader, pool.backlog.full()))
             return
         pool.tasks[task.key] = task  # where the door has put it already
         task.row = pool.rows.take()
@@ -381,8 +381,3 @@ class Delivery:
             turn.sends.append(Accepted(reader, task, False))
         for reader in task.log.readers if task.log is not None else ():
             turn.sends.append(Events(reader, task, []))
-
-
-def _queue_full(waiting: int, limit: int) -> Fault:
-    message = f"{waiting} tasks wait in this pool, the limit is {limit} (or its bytes are used up); come back later"
-    return Fault(ErrorClass.RESOURCE_EXHAUSTED, Reason.QUEUE_FULL, message, {"waiting": str(waiting)}, 1_000)

@@ -12,6 +12,7 @@ from typing import Any
 from reach.core import events as ev
 from reach.core.admission import Admission
 from reach.core.assignment import Assignment
+from reach.core.backlog import Backlog
 from reach.core.circuit import Circuit, Circuits
 from reach.core.conditions import Conditions
 from reach.core.deadlines import Deadlines
@@ -32,6 +33,7 @@ from reach.core.rows import CheckpointRow, EffectRow, RowNumbers
 from reach.core.scores import Scores
 from reach.core.session import PIN_WAIT_MS, Pins
 from reach.core.stream import Fold, Kind, emit, flush, size_in_bytes
+from reach.core.turns import pump
 from reach.core.vitals import Vitals
 from reach.core.wake import Waker
 from reach.core.wheel import TimerWheel
@@ -49,11 +51,11 @@ class Pool:
     """See the module."""
 
     __slots__ = (
-        "_handlers", "admission", "assignment", "budget", "circuits", "conditions", "dead_letters", "deadlines",
-        "delivery", "dirty", "excused_until_ms", "finished", "fleet", "handoffs", "heartbeat_ms", "held", "instances",
-        "judge_from_ms", "key", "late_outcomes", "leases", "pin_wait_ms", "pins", "questions", "queue", "router",
-        "rows", "same_content", "scores", "seed", "shard", "slot_freed", "tasks", "thresholds", "vitals", "waker",
-        "wheel",
+        "_handlers", "admission", "assignment", "backlog", "budget", "circuits", "conditions", "dead_letters",
+        "deadlines", "delivery", "dirty", "excused_until_ms", "finished", "fleet", "handoffs", "heartbeat_ms", "held",
+        "instances", "judge_from_ms", "key", "late_outcomes", "leases", "pin_wait_ms", "pins", "questions", "queue",
+        "router", "rows", "same_content", "scores", "seed", "shard", "slot_freed", "tasks", "thresholds", "vitals",
+        "waker", "wheel",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +110,7 @@ class Pool:
         self.held = Held(self)
         self.handoffs = Handoffs(self)
         self.questions = Questions(self)
+        self.backlog = Backlog(self)
         self._handlers: dict[type, Callable[[Any, Turn], None]] = {
             ev.Submitted: lambda event, turn: self.delivery.accept(event.task, event.reader, turn),
             ev.Reported: self._reported,
@@ -154,7 +157,9 @@ class Pool:
             if self.questions.resuming:
                 self.questions.resume(turn)
             if self.queue:
-                self.assignment.pump(turn)
+                pump(self, turn)
+            if self.backlog.told:
+                self.backlog.look(turn)
         if self.dirty:
             for task in self.dirty.values():
                 flush(task, turn)

@@ -1,48 +1,64 @@
-"""The wait queue of a pool (DLV-9): one queue per requirement, so that a busy capability never blocks an idle one; and
+"""The wait queue of a pool (DLV-9): one line per requirement, so that a busy capability never blocks an idle one; and
 one for each thing that only some of a requirement wait for, such as the instance of their session.
 
-Within a queue the order is by `accepted_ms - 1000 * priority`: a step of priority is worth a second of waiting. As
-everybody ages alike this key never changes, and nobody starves: a task of priority 0 is overtaken only by those that
-came less than nine seconds after it. Bounded by count and bytes; a full queue refuses, nothing accepted is dropped.
+Whose turn it is: the priority, which grows by a step with each second of waiting up to the highest, so that nobody
+starves; among equals weighted fair turns over (tenant, fairness key), in all lines together; within these the order
+`accepted_ms - 1000 * priority`, which never changes. So a task of priority 0 waits at most nine seconds more than its
+share of the turns would have it. Bounded by count and bytes; a full queue refuses, nothing accepted is dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
+from collections.abc import Iterator, Mapping
 
+from reach.core.fairness import AGEING_MS_PER_STEP, Entry, Line, Shares, step_of
 from reach.core.model import Requirement, Task
 
-AGEING_MS_PER_STEP = 1_000
 MAX_TASKS = 200_000
 MAX_BYTES = 1 << 30
+RATE_MS = 2_000
+"""Over how long the rate of turns is looked at."""
+LEAST_WAIT_MS, MOST_WAIT_MS = 500, 60_000
+"""What who finds the queue full is told to wait."""
+ROOM_SHARE = 0.05
+"""They are told to come back when about this much of it has had its turn."""
 
-Entry = tuple[int, int, int, Task]
-"""(order, row, number, task): among equals the one that was accepted first; the number only ends every comparison."""
 Kind = Requirement | tuple[Requirement, str]
-"""Which queue: of all with a requirement, or of those among them that wait for one thing."""
+"""Which line: of all with a requirement, or of those among them that wait for one thing."""
+Rank = tuple[int, float, float, int, int]
+"""Whose turn it is, the smallest first: priority, turns of the tenant, turns of the key, order."""
 
 
 class WaitQueue:
     """Tasks that wait for an instance."""
 
     __slots__ = (
-        "_apart", "_count", "_delayed", "_delayed_bytes", "_queues", "_waiting", "bytes", "max_bytes", "max_tasks",
+        "_apart", "_count", "_delayed", "_delayed_bytes", "_lines", "_rate", "_rate_from_ms", "_turns", "_waiting",
+        "bytes", "looked_ms", "max_bytes", "max_tasks", "shares",
     )  # fmt: skip
 
-    def __init__(self, max_tasks: int = MAX_TASKS, max_bytes: int = MAX_BYTES) -> None:
-        self._queues: dict[Kind, list[Entry]] = {}
+    def __init__(
+        self, max_tasks: int = MAX_TASKS, max_bytes: int = MAX_BYTES, weights: Mapping[str, float] | None = None
+    ) -> None:
+        self._lines: dict[Kind, Line] = {}
         self._waiting: dict[int, Entry] = {}
-        """The entry that counts of each task; one that was taken out may still lie in a queue."""
+        """The entry that counts of each task; one that was taken out may still lie in a line."""
         self._apart: dict[int, str] = {}
         """What those that do not just wait for anybody wait for."""
         self._delayed: dict[int, Task] = {}
-        """Those whose time has not come: they stand in no queue, and take room like those that do."""
+        """Those whose time has not come: they stand in no line, and take room like those that do."""
         self._delayed_bytes = 0
         self._count = 0
         self.bytes = 0
         self.max_tasks = max_tasks
         self.max_bytes = max_bytes
+        self.shares = Shares(weights)
+        self.looked_ms = 0
+        """When free slots were last given away. Who is first then and finds nobody holds up the line until something
+        happens, though with time another one would be first."""
+        self._turns = 0
+        self._rate_from_ms = 0
+        self._rate = 0.0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -60,10 +76,10 @@ class WaitQueue:
 
     def waits(self, requirement: Requirement) -> bool:
         """Whether somebody waits with this requirement: then nobody may overtake by not waiting."""
-        return requirement in self._queues
+        return requirement in self._lines
 
     def kind(self, task: Task) -> Kind:
-        """In which queue a task waits."""
+        """In which line a task waits."""
         apart = self._apart.get(id(task))
         return (task.requirement, apart) if apart else task.requirement
 
@@ -100,11 +116,12 @@ class WaitQueue:
         if waits_for:
             self._apart[id(task)] = waits_for
         kind = self.kind(task)
-        queue = self._queues.get(kind)
-        if queue is None:
-            queue = self._queues[kind] = []
-        entry = (order, task.row, self._count, task)
-        heappush(queue, entry)
+        line = self._lines.get(kind)
+        if line is None:
+            line = self._lines[kind] = Line()
+        flow = self.shares.enter(task.tenant, task.fairness_key)
+        entry: Entry = (order, task.row, self._count, task, flow)
+        line.add(entry)
         self._waiting[id(task)] = entry
         self.bytes += task.size
 
@@ -112,45 +129,67 @@ class WaitQueue:
         """Takes a task out wherever it is; its entry is dropped when it comes up. False if it does not wait."""
         if self._delayed:
             self.undelay(task)
-        if self._waiting.pop(id(task), None) is None:
+        entry = self._waiting.pop(id(task), None)
+        if entry is None:
             return False
-        self.bytes -= task.size
-        kind = self.kind(task)
-        self._apart.pop(id(task), None)
-        self._drop_gone(kind)
+        self._left(task, entry)
         return True
 
-    def _drop_gone(self, kind: Kind) -> None:
-        """Keeps the head of a queue alive, and the dead entries fewer than the living ones."""
-        queue = self._queues.get(kind)
-        if queue is None:
-            return
-        waiting = self._waiting
-        while queue and waiting.get(id(queue[0][3])) is not queue[0]:
-            heappop(queue)
-        if not queue:
-            del self._queues[kind]
-        elif len(queue) > 64 and len(queue) > 2 * len(self._waiting):
-            queue[:] = [entry for entry in queue if waiting.get(id(entry[3])) is entry]
-            heapify(queue)
-
-    def heads(self) -> list[Task]:
-        """The first task of each queue, the most urgent first."""
-        return [entry[3] for entry in sorted(queue[0] for queue in self._queues.values())]
-
-    def head(self, kind: Kind) -> Task | None:
-        """The first task of a queue."""
-        queue = self._queues.get(kind)
-        return queue[0][3] if queue else None
-
-    def pop(self, task: Task) -> None:
-        """Takes out the head of its queue."""
+    def _left(self, task: Task, entry: Entry, *, popped: bool = False) -> None:
+        self.bytes -= task.size
         kind = self.kind(task)
         self._apart.pop(id(task), None)
-        heappop(self._queues[kind])
-        del self._waiting[id(task)]
-        self.bytes -= task.size
-        self._drop_gone(kind)
+        line = self._lines.get(kind)
+        if line is not None:
+            line.drop_gone(entry[4], self._waiting, popped=popped)
+            if not line:
+                del self._lines[kind]
+        self.shares.leave(entry[4])
+
+    def kinds(self, now_ms: int) -> list[tuple[Rank, int, Kind]]:
+        """All lines, each with the rank of its first task and a number of its own."""
+        return [(self._rank(line, now_ms), number, kind) for number, (kind, line) in enumerate(self._lines.items())]
+
+    def rank(self, kind: Kind, now_ms: int) -> Rank | None:
+        """The rank of the first task of a line; None if there is nobody."""
+        line = self._lines.get(kind)
+        return self._rank(line, now_ms) if line is not None else None
+
+    @staticmethod
+    def _rank(line: Line, now_ms: int) -> Rank:
+        order, row, _, _, flow = line.head(now_ms)
+        return (-step_of(order, now_ms), *flow.rank(), order, row)
+
+    def heads(self, now_ms: int = 0) -> list[Task]:
+        """The first task of each line, the one whose turn it is first."""
+        return [self._lines[kind].head(now_ms)[3] for _, _, kind in sorted(self.kinds(now_ms))]
+
+    def head(self, kind: Kind, now_ms: int = 0) -> Task | None:
+        """The task whose turn it is in a line."""
+        line = self._lines.get(kind)
+        return line.head(now_ms)[3] if line is not None else None
+
+    def pop(self, task: Task) -> None:
+        """Takes out the head of its line."""
+        entry = self._waiting.pop(id(task))
+        self._lines[self.kind(task)].pop(entry[4])
+        self._left(task, entry, popped=True)
+
+    def serve(self, task: Task, now_ms: int) -> None:
+        """Takes out the head of its line, which has its turn."""
+        self.shares.served(self._waiting[id(task)][4], task.cost)
+        self.pop(task)
+        self._turns += 1
+        if now_ms - self._rate_from_ms >= RATE_MS:
+            latest = self._turns * 1_000 / (now_ms - self._rate_from_ms) if self._rate_from_ms else 0.0
+            self._rate = latest if not self._rate else (self._rate + latest) / 2
+            self._turns, self._rate_from_ms = 0, now_ms
+
+    def come_back_ms(self) -> int:
+        """When who finds it full should come back: when a part of it has had its turn, by the rate of late."""
+        if not self._rate:
+            return 1_000
+        return round(max(LEAST_WAIT_MS, min(MOST_WAIT_MS, 1_000 * ROOM_SHARE * self.count() / self._rate)))
 
     def __iter__(self) -> Iterator[Task]:
         return iter([entry[3] for entry in self._waiting.values()])

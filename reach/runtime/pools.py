@@ -113,7 +113,7 @@ class Pools:
 
     def _new_pool(self, key: PoolKey) -> Pool:
         settings, policy = self.settings, self._policy_of(key)
-        queue = WaitQueue(settings.queue_limit, settings.queue_bytes)
+        queue = WaitQueue(settings.queue_limit, settings.queue_bytes, settings.weights)
         router = Router(policy, settings.overcommit, settings.policies)
         router.canary.share = settings.canary_share
         pins = Pins(settings.session_ttl_ms)
@@ -122,6 +122,7 @@ class Pools:
         pool.heartbeat_ms = settings.heartbeat_ms
         pool.dead_letters = settings.dead_letters
         pool.pin_wait_ms = settings.pin_wait_ms
+        pool.backlog.alert = settings.backlog_alert
         pool.questions.limit_ms = settings.input_wait_ms
         pool.thresholds = settings.thresholds
         pool.waker = Waker(pool) if key in settings.wake else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reach.core.backlog import ALERT
 from reach.core.canary import SHARE
 from reach.core.context import CONTEXT_BYTES
 from reach.core.health import THRESHOLDS
@@ -18,9 +19,9 @@ class Settings:
     """Limits of the host, from the configuration."""
 
     __slots__ = (
-        "canary_share", "context_bytes", "dead_letters", "heartbeat_ms", "input_wait_ms", "overcommit", "pin_wait_ms",
-        "policies", "policy", "pool_policies", "queue_bytes", "queue_limit", "session_bytes", "session_limit",
-        "session_ttl_ms", "summariser", "thresholds", "wake",
+        "backlog_alert", "canary_share", "context_bytes", "dead_letters", "heartbeat_ms", "input_wait_ms", "overcommit",
+        "pin_wait_ms", "policies", "policy", "pool_policies", "queue_bytes", "queue_limit", "session_bytes",
+        "session_limit", "session_ttl_ms", "summariser", "thresholds", "wake", "weights",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -35,6 +36,9 @@ class Settings:
         self.heartbeat_ms = 5_000
         self.dead_letters = True
         self.input_wait_ms = WAIT_MS
+        self.backlog_alert = ALERT
+        self.weights: dict[str, float] = {}
+        """Of turns in the queue, by tenant or `tenant/fairness key`."""
         self.policy: Policy = BALANCED
         self.policies: dict[str, Policy] = dict(POLICIES)
         """All that tasks may name."""

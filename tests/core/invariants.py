@@ -130,7 +130,7 @@ def check_queue(pool: Pool) -> None:
     assert pool.queue.bytes == sum(task.size for task in pool.queue)
     assert pool.queue._delayed_bytes == sum(task.size for task in pool.queue.delayed())
     now_ms = pool.router.now_ms
-    for head in pool.queue.heads():
+    for head in pool.queue.heads(pool.queue.looked_ms):
         pin, instance = pool.pins.look((head.tenant, head.session), now_ms) if head.session else None, None
         if (
             pin is not None

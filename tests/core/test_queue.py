@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reach.core import effects as fx
+from reach.core.fairness import AGEING_MS_PER_STEP
 from reach.core.model import Requirement, Task
-from reach.core.queue import AGEING_MS_PER_STEP, WaitQueue
+from reach.core.queue import WaitQueue
 from reach.errors import Reason
 from tests.core.harness import Shell
 
@@ -115,7 +116,7 @@ def test_removed_entries_do_not_pile_up():
         task = waiting(row)
         queue.push(task)
         queue.remove(task)
-    assert len(queue._queues[ONE]) < 200
+    assert queue._lines[ONE].entries() < 200
     assert drained(queue) == [0]
 
 
