@@ -9,7 +9,7 @@ BUF_VERSION := 1.75.0
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints services gen gen-check golden buf-check lint format types test sim planted fuzz kill-test storm-test demo bench ci clean
+.PHONY: help setup constraints services gen gen-check golden buf-check lint format types test sim planted fuzz kill-test storm-test long-test demo bench ci clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ kill-test: $(STAMP) ## kill -9 of servers and of agents under 250 tasks a second
 
 storm-test: $(STAMP) ## All agents fail for 30 s, and twice the work that can be done for 60 s
 	@STORM_SECONDS=30 OVERLOAD_SECONDS=60 $(BIN)/python -m pytest -q -s tests/e2e/test_overload.py $(ARGS)
+
+long-test: $(STAMP) ## A computation of 40 s that reports progress, and one that does not
+	@COMPUTATION_SECONDS=40 $(BIN)/python -m pytest -q -s tests/e2e/test_reachability.py -k HLT_7 $(ARGS)
 
 ci: lint types gen-check buf-check test ## Everything CI runs
 

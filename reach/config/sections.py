@@ -234,8 +234,12 @@ class Health(Section, frozen=True):
     """Seconds in which the share of an agent that has become ready grows to what is its due; 0: at once. Too small: a
     cold agent is flooded. Too large: new agents help late."""
     stall_factor: Annotated[float, Meta(ge=1, le=100)] = 2.0
-    """An agent that works, but completes nothing and reports no progress for this many usual task times (at least a
-    second), is STALLED and gets no new work. Too small: slow tasks take agents out. Too large: stuck ones get more."""
+    """An agent that works, but completes nothing and reports no progress for this many usual task times (at least
+    `stall_floor`), is STALLED and gets no new work. Too small: slow tasks take agents out. Too large: stuck ones get
+    more."""
+    stall_floor: Annotated[float, Meta(ge=0.1, le=3600)] = 1.0
+    """Seconds that a task may take in any case before its agent counts as STALLED, however quick its tasks usually are.
+    Too small: a short pause takes agents with quick tasks out. Too large: stuck ones get more."""
     self_failures: Annotated[int, Meta(ge=1, le=1000)] = 3
     """Failures in a row, by its own report, after which an agent gets no new work until it reports fewer. Too small:
     one bad task takes it out. Too large: tasks are sent to broken agents."""

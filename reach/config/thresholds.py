@@ -29,6 +29,7 @@ def thresholds_of(config: Config) -> Thresholds:
         unready_ms=_ms(health.unready),
         slow_start_ms=_ms(health.slow_start),
         stall_factor=health.stall_factor,
+        stall_floor_ms=_ms(health.stall_floor),
         self_failures=health.self_failures,
         panic_share=health.panic_share,
     )
