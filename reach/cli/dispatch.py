@@ -25,6 +25,7 @@ _WAITS: Final = {
     "no_match": "nobody is registered that could take it (`reach agents list`, `reach route preview`)",
     "capacity": "all that could take it are full",
     "queued": "others are before it",
+    "handoff": "its conversation goes to another instance, and the one before is asked what it knows",
     "pinned_instance_full": "the instance that has its conversation is full",
     "session_slots": "all that could take it hold as many conversations as they may",
     "canary": "those that could take it are new versions on trial",

@@ -286,7 +286,7 @@ class Session(Section, frozen=True):
     limit_bytes: Annotated[int, Meta(ge=1_048_576, le=1_099_511_627_776)] = 268_435_456
     """What their contexts take in all, in bytes. Too small: living conversations lose their context. Too large: memory,
     which it also takes to load them at the start."""
-    context_bytes: Annotated[int, Meta(ge=4_096, le=262_144)] = 65_536
+    context_bytes: Annotated[int, Meta(ge=16_384, le=262_144)] = 65_536
     """What the turns of one conversation take, in bytes; what is more is shortened, the oldest first. They come with
     each task. Too small: agents see cut texts. Too large: each task carries more."""
     summariser: Literal["extractive", "endpoint"] = "extractive"

@@ -191,7 +191,7 @@ class Assignment:
                 task.pin_until_ms = max(turn.now_ms + SESSION_PAUSE_MS, expiry if expiry is not None else 0)
         elif pin is not None and pin.instance_id != verdict.chosen.instance_id:
             verdict.moved_from = pin.instance_id
-            task.pin_until_ms = pool.handoffs.wait_until_ms((task.tenant, task.session), pin, turn)
+            task.pin_until_ms = pool.handoffs.wait_until_ms(task, pin, turn)
             if task.pin_until_ms:
                 task.pending_reason = WAITS
                 return None

@@ -31,8 +31,8 @@ OUTPUTS = 8
 OUTPUT_BYTES = 2 << 10
 APPLIED = 64
 """Task ids that are remembered besides those of the turns that are held: a turn that is told again changes nothing."""
-TURN_OVERHEAD = 128
-"""What a turn costs beside its two sides, in bytes."""
+TURN_OVERHEAD = 512
+"""What a turn costs beside its two sides, in bytes: measured, in memory."""
 
 
 class Said(NamedTuple):
@@ -58,6 +58,8 @@ class Exchange(NamedTuple):
     response: Said
     error: str = ""
     """Why there is no answer, where there is none."""
+    asked_by: str = ""
+    """The agent that asked, where it was not the user."""
 
     @property
     def size(self) -> int:
@@ -113,9 +115,9 @@ def _keep(names: dict[str, str], new: Mapping[str, str]) -> None:
 class Context:
     """What is known of one session."""
 
-    __slots__ = ("applied", "count", "deleted_wall_ms", "encoded", "expires_ms", "inferred", "is_there",
-                 "older", "outputs", "parts", "revision", "said", "session", "size", "summarising", "summary", "tenant",
-                 "ttl_ms", "turn_bytes", "turns")  # fmt: skip
+    __slots__ = ("applied", "count", "deleted_wall_ms", "encoded", "expires_ms", "inferred", "is_there", "older",
+                 "outputs", "packed", "parts", "revision", "said", "session", "size", "summarising", "summary",
+                 "tenant", "ttl_ms", "turn_bytes", "turns")  # fmt: skip
 
     def __init__(self, tenant: str, session: str) -> None:
         self.tenant = tenant
@@ -140,6 +142,8 @@ class Context:
         """Of all that it holds, in bytes."""
         self.ttl_ms = 0
         self.expires_ms = 0
+        self.packed: Any = None
+        """Its state as it was stored; None once somebody has looked at it (`wake`)."""
         self.is_there = True
         """False: it was deleted, and nothing has been said since."""
         self.deleted_wall_ms = 0
@@ -243,23 +247,22 @@ class Context:
             self.is_there,
         )  # fmt: skip
 
-    @classmethod
-    def of_state(cls, tenant: str, session: str, state: Any) -> Context:
-        """Back from `state()`, also where its tuples have become lists on the way."""
-        one = cls(tenant, session)
-        revision, count, one.ttl_ms, summary, turns, older, said, inferred, outputs, applied, *rest = state
-        one.deleted_wall_ms, one.is_there = rest
-        one.summary, one.count = summary, count
-        one.turns, one.older = [_exchange(values) for values in turns], [_exchange(values) for values in older]
-        one.said, one.inferred = dict(said), dict(inferred)
-        one.outputs = {agent_id: (task_id, Said(*said)) for agent_id, (task_id, said) in outputs.items()}
-        one.applied = dict.fromkeys(applied)
-        one.turn_bytes = sum(turn.size for turn in (*one.turns, *one.older))
-        one._changed()
-        one.revision = revision
-        return one
+    def wake(self) -> None:
+        """Reads the state that it was stored with, also where tuples have become lists on the way."""
+        packed, self.packed = self.packed, None
+        state = packed.unpack() if hasattr(packed, "unpack") else packed
+        revision, count, self.ttl_ms, summary, turns, older, said, inferred, outputs, applied, *rest = state
+        self.deleted_wall_ms, self.is_there = rest
+        self.summary, self.count = summary, count
+        self.turns, self.older = [_exchange(values) for values in turns], [_exchange(values) for values in older]
+        self.said, self.inferred = dict(said), dict(inferred)
+        self.outputs = {agent_id: (task_id, Said(*said)) for agent_id, (task_id, said) in outputs.items()}
+        self.applied = dict.fromkeys(applied)
+        self.turn_bytes = sum(turn.size for turn in (*self.turns, *self.older))
+        self._changed()
+        self.revision = revision
 
 
 def _exchange(values: Any) -> Exchange:
-    task_id, agent_id, state, request, response, error = values
-    return Exchange(task_id, agent_id, state, Said(*request), Said(*response), error)
+    task_id, agent_id, state, request, response, error, asked_by = values
+    return Exchange(task_id, agent_id, state, Said(*request), Said(*response), error, asked_by)

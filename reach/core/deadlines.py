@@ -57,6 +57,10 @@ class Deadlines:
             return NEVER
         return task.accepted_ms + task.start_delay_ms + task.schedule_to_start_ms
 
+    def to_start_ms(self, task: Task, now_ms: int) -> int:
+        """How long a task that waits may wait on; `NEVER`, more or less, if nothing limits it."""
+        return max(0, min(self._start_limit(task), self._close_limit(task)) - now_ms)
+
     def _close_limit(self, task: Task) -> int:
         if task.schedule_to_close_ms is None:
             return NEVER

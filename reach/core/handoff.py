@@ -79,17 +79,19 @@ class Handoffs:
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    def wait_until_ms(self, name: SessionName, pin: Pin, turn: Turn) -> int:
-        """Until when a session has to wait for what its instance knows of it, before it goes to another one; 0: it may
-        go. Asks, if that has not been done yet."""
+    def wait_until_ms(self, task: Task, pin: Pin, turn: Turn) -> int:
+        """Until when the session of a task has to wait for what its instance knows of it, before it goes to another
+        one; 0: it may go. Asks, if that has not been done yet. A task in a hurry waits for less."""
+        name = (task.tenant, task.session)
         moving = self._moving.get(name)
         if moving is None or moving.source != pin.instance_id:
             moving = self._begin(name, pin.instance_id)
             old = self.pool.instances.get(pin.instance_id)
             link = old.link if old is not None else None
             if getattr(link, "hands_over", False) and turn.now_ms >= self._mute.get(pin.instance_id, 0):
-                moving.until_ms = turn.now_ms + ASK_MS
-                turn.sends.append(AskSnapshot(link, *name, ASK_MS))
+                patience_ms = max(1, min(ASK_MS, self.pool.deadlines.to_start_ms(task, turn.now_ms) // 2))
+                moving.until_ms = turn.now_ms + patience_ms
+                turn.sends.append(AskSnapshot(link, *name, patience_ms))
             else:
                 moving.ready = True
         if moving.ready:

@@ -21,6 +21,8 @@ SESSION_OVERHEAD = 2_048
 """What a session counts beside what was said, in bytes."""
 RESTORED_MS = 60_000
 """How long a session lives at least after a restart, whatever the clock says."""
+MAX_LEFT_MS = 30 * 86_400_000
+"""How long at most: no session is kept longer without activity, so more is a clock that leapt."""
 
 
 class Room:
@@ -67,21 +69,34 @@ class Home:
         return len(self._contexts)
 
     def __iter__(self) -> Iterator[Context]:
+        """All of them, also those that nobody has looked at since the start (`wake`) and those that were deleted."""
         return iter(self._contexts.values())
+
+    def wake(self, context: Context) -> Context:
+        """A context with all that is known."""
+        if context.packed is not None:
+            before = context.size
+            context.wake()
+            self.room.bytes += context.size - before
+        return context
+
+    def _find(self, name: SessionName) -> Context | None:
+        context = self._contexts.get(name)
+        return context if context is None or context.packed is None else self.wake(context)
 
     def look(self, name: SessionName, now_ms: int) -> Context | None:
         """What is known of a session, if it is there."""
-        context = self._contexts.get(name)
+        context = self._find(name)
         return context if context is not None and context.is_there and context.expires_ms > now_ms else None
 
     def has(self, name: SessionName, task_id: str) -> bool:
         """Whether the turn of a task is part of its session."""
-        context = self._contexts.get(name)
+        context = self._find(name)
         return context is not None and context.has(task_id)
 
     def open(self, name: SessionName, now_ms: int, ttl_ms: int | None = None) -> Context:
         """The session, which is used now: it begins, or its time begins anew."""
-        context = self._contexts.get(name)
+        context = self._find(name)
         if context is not None and context.expires_ms <= now_ms:
             self._drop(context)
             context = None
@@ -108,7 +123,7 @@ class Home:
             now_ms: Now.
             ttl_ms: How long the session is kept, where its route says so.
         """
-        known = self._contexts.get(name)
+        known = self._find(name)
         if known is not None and (known.has(turn.task_id) or accepted_wall_ms <= known.deleted_wall_ms):
             return None
         context = self.open(name, now_ms, ttl_ms)
@@ -183,7 +198,7 @@ class Home:
                 rows.append(ContextRow(self.shard, *name, 0, 0, None))
             else:
                 expires = wall_ms + context.expires_ms - now_ms
-                rows.append(ContextRow(self.shard, *name, context.revision, expires, context.state()))
+                rows.append(ContextRow(self.shard, *name, context.revision, expires, context.state(), context.size))
         self._dirty.clear()
         return rows
 
@@ -194,9 +209,10 @@ class Home:
 
     def restore(self, row: ContextRow, now_ms: int, wall_ms: int) -> None:
         """A session as it was kept, for what is left of its time."""
-        context = Context.of_state(row.tenant, row.session, row.state)
-        context.ttl_ms = context.ttl_ms or self.room.ttl_ms
-        left = min(max(row.expires_wall_ms - wall_ms, RESTORED_MS), context.ttl_ms)
+        context = Context(row.tenant, row.session)
+        context.packed, context.size, context.revision = row.state, row.size, row.revision
+        context.ttl_ms = self.room.ttl_ms
+        left = min(max(row.expires_wall_ms - wall_ms, RESTORED_MS), MAX_LEFT_MS)
         context.expires_ms = now_ms + left
         self._contexts[context.name] = context
         self._count_new(context)

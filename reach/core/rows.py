@@ -191,7 +191,9 @@ class ContextRow(NamedTuple):
     revision: int
     expires_wall_ms: int
     state: Any
-    """`Context.state()`: plain values that nobody changes any more."""
+    """`Context.state()`: plain values that nobody changes any more; from a store also something that has `unpack()`."""
+    size: int = 0
+    """Of the state, in bytes, more or less."""
 
 
 class OutboxRow(NamedTuple):
@@ -294,6 +296,7 @@ class Writes:
             + sum([len(outcome.content) for outcome in self.outcomes if outcome.content])
             + sum([len(checkpoint.data) for checkpoint in self.checkpoints])
             + sum([len(fact.body) for fact in self.outbox])
+            + sum([context.size for context in self.contexts])
         )
 
     def merge(self, other: Writes) -> None:

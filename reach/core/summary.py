@@ -56,7 +56,7 @@ def lines_of(turns: Iterable[Exchange], weights: Counter[str] | None = None) -> 
     without them the first one."""
     found: list[str] = []
     for turn in turns:
-        for who, said in (("user", turn.request), (turn.agent_id or "agent", turn.response)):
+        for who, said in ((turn.asked_by or "user", turn.request), (turn.agent_id or "agent", turn.response)):
             line = _best(_text(said), weights) if weights is not None else _first(_text(said))
             if line:
                 found.append(_cut(f"{who}: {line}"))

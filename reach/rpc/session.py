@@ -40,7 +40,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         parts = [session_part(name, getattr(request, name)) for name in ("app_id", "user_id") if getattr(request, name)]
         prefix = "".join(f"{part}:" for part in parts)
         tenant = principal_of(context).tenant
-        views, place = self._sessions.list(tenant, prefix, size, _place_of(request.page_token))
+        views, place = await self._sessions.list(tenant, prefix, size, _place_of(request.page_token))
         answer = session_pb2.ListSessionsResponse()
         answer.sessions.extend(self._message(tenant, view, full=False) for view in views)
         if place is not None:

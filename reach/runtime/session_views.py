@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -23,6 +24,8 @@ class SessionView(NamedTuple):
 
 FEW = 10
 """Sessions per instance, below which chance alone makes some have many times what others have."""
+LOOKS = 1_000
+"""Looks at pins before others get their turn."""
 Place = tuple[int, str]
 """Where a page begins: (last used, at the latest; name, if it was used just then)."""
 
@@ -49,32 +52,52 @@ class SessionViews:
             context.expires_ms = max(pin.expires_ms for _, pin in pins)
         return SessionView(context, pins)
 
-    def list(self, tenant: str, prefix: str, size: int, after: Place | None) -> tuple[list[SessionView], Place | None]:
-        """Sessions, those that were used last first.
+    async def list(
+        self, tenant: str, prefix: str, size: int, after: Place | None
+    ) -> tuple[list[SessionView], Place | None]:
+        """Sessions, those that were used last first. Gives way to others now and then, for there may be many.
 
         Args:
             tenant: Whose.
             prefix: How their names begin, such as `app:`; empty: all.
-            size: How many at most.
+            size: How many at most; a page with sessions that were just deleted has fewer.
             after: Where the last page ended; None: from the first. A session that is used meanwhile may be missing.
 
         Returns:
             The sessions, and where the page ends; None if there are no more.
         """
         now_ms = self._host.clock.now_ms()
-        found = (
-            (_used_ms(one), one.session, one)
-            for home in self._host.sessions.homes()
-            for one in home
-            if one.tenant == tenant
-            and one.session.startswith(prefix)
-            and one.is_there
-            and one.expires_ms > now_ms
-            and (after is None or (_used_ms(one), one.session) < after)
-        )
-        page = heapq.nlargest(size + 1, found, key=lambda item: item[:2])
-        views = [SessionView(one, list(self._pins(one.name, now_ms))) for _, _, one in page[:size]]
-        return views, page[size - 1][:2] if len(page) > size else None
+        page: list[tuple[int, str, Context]] = []
+        for home in self._host.sessions.homes():
+            found = [
+                (_used_ms(one), one.session, one)
+                for one in home
+                if one.tenant == tenant
+                and one.session.startswith(prefix)
+                and one.is_there
+                and one.expires_ms > now_ms
+                and (after is None or (_used_ms(one), one.session) < after)
+            ]
+            page = heapq.nlargest(size + 1, [*page, *found], key=_place)
+            await asyncio.sleep(0)
+        contexts = [self._host.sessions.home(one.name).look(one.name, now_ms) for _, _, one in page[:size]]
+        views = {one.name: SessionView(one, []) for one in contexts if one is not None}
+        await self._find_pins(views, now_ms)
+        return list(views.values()), _place(page[size - 1]) if len(page) > size else None
+
+    async def _find_pins(self, views: dict[SessionName, SessionView], now_ms: int) -> None:
+        looked = 0
+        for pool in self._host.pools():
+            if not len(pool.pins):
+                continue
+            for name, view in views.items():
+                pin = pool.pins.look(name, now_ms)
+                if pin is not None:
+                    view.pins.append((pool, pin))
+            looked += len(views)
+            if looked > LOOKS:
+                looked = 0
+                await asyncio.sleep(0)
 
     async def delete(self, tenant: str, session: str) -> None:
         """Forgets what is known of a session, and its pins. Raises InvalidRequest (SESSION_NOT_FOUND)."""
@@ -111,6 +134,10 @@ def _skew_of(pool: Pool) -> float:
     if instances < 2 or len(pool.pins) < FEW * instances:
         return 0.0
     return max(counts.values(), default=0) * instances / len(pool.pins)
+
+
+def _place(item: tuple[int, str, Context]) -> Place:
+    return item[:2]
 
 
 def _used_ms(context: Context) -> int:

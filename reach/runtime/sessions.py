@@ -38,6 +38,10 @@ BOUNDS: Final = Bounds(facts=1_000, lanes=100_000)
 FLUSH_SECONDS: Final = 0.1
 """How long what changed may wait for its commit. Larger: fewer rows where sessions are busy, more to apply again after
 a crash."""
+LONGEST_FLUSH_SECONDS: Final = 2.0
+FLUSH_RATE: Final = 8 << 20
+"""Bytes of contexts that are written in a second, more or less: a context is written whole, however little was added,
+so busy sessions are written less often the larger they are."""
 READ_AGAIN_SECONDS: Final = 1.0
 SUMMARIES: Final = 2
 """Summaries that are made at the same time, where a summariser is asked."""
@@ -73,6 +77,8 @@ class Sessions:
         self._flushing: asyncio.TimerHandle | None = None
         self._expiring: asyncio.TimerHandle | None = None
         self._next_home = 0
+        self._flushed_bytes = 0
+        """What was written the last time."""
         self._summaries: set[asyncio.Future[str]] = set()
 
     def home(self, name: SessionName) -> Home:
@@ -217,7 +223,8 @@ class Sessions:
 
     def _flush_soon(self) -> None:
         if self._flushing is None:
-            self._flushing = self._loop.call_later(FLUSH_SECONDS, self.flush)
+            wait = min(LONGEST_FLUSH_SECONDS, max(FLUSH_SECONDS, self._flushed_bytes / FLUSH_RATE))
+            self._flushing = self._loop.call_later(wait, self.flush)
 
     def flush(self) -> None:
         """Writes what has changed, with the ends of the facts that changed it."""
@@ -227,6 +234,7 @@ class Sessions:
         for home in self._homes:
             if home.is_dirty:
                 turn.writes.contexts += home.rows(now_ms, wall_ms)
+        self._flushed_bytes = sum(context.size for context in turn.writes.contexts)
         turn.writes.outbox_done, self._done = self._done, []
         if turn.writes:
             self._host.committer.submit(turn)

@@ -53,7 +53,7 @@ def _lines(summary: str, turns: Sequence[Exchange]) -> Iterator[str]:
     if summary:
         yield f"Before: {summary}"
     for turn in turns:
-        yield f"user: {_text(turn.request)}"
+        yield f"{turn.asked_by or 'user'}: {_text(turn.request)}"
         yield f"{turn.agent_id or 'agent'}: {_text(turn.response) or turn.error}"
 
 

@@ -38,6 +38,8 @@ class Turn:
     """Empty if the task did not succeed."""
     succeeded: bool
     error: str = ""
+    asked_by: str = ""
+    """Who asked, where it was not the user: another agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ class Context:
 
     def messages(self) -> list[dict[str, str]]:
         """The conversation as chat models want it: the summary as a `system` message, then each turn as a `user` and,
-        if it was answered, an `assistant` message. Add what the task itself says."""
+        if it was answered, an `assistant` message; of what agents asked each other only the answers. Add what the task
+        itself says."""
         found = []
         known = [self.summary] if self.summary else []
         known += [f"{name}: {value}" for name, value in self.entities.items()]
@@ -74,7 +77,8 @@ class Context:
         if known:
             found.append({"role": "system", "content": "What is known of the conversation:\n" + "\n".join(known)})
         for turn in self.turns:
-            found.append({"role": "user", "content": turn.request.text})
+            if not turn.asked_by:
+                found.append({"role": "user", "content": turn.request.text})
             if turn.succeeded:
                 found.append({"role": "assistant", "content": turn.response.text})
         return found
@@ -100,7 +104,7 @@ def context_of(message: attempt_pb2.SessionContext) -> Context:
 def _turn(turn: attempt_pb2.Turn) -> Turn:
     succeeded = turn.state in (0, int(TaskState.SUCCEEDED))
     request, response = _said(turn.request, turn.cut), _said(turn.response, turn.cut)
-    return Turn(turn.task_id, turn.agent_id, request, response, succeeded, turn.error)
+    return Turn(turn.task_id, turn.agent_id, request, response, succeeded, turn.error, turn.asked_by)
 
 
 def _said(payload: payload_pb2.Payload, cut: bool) -> Said:

@@ -13,7 +13,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -176,6 +176,17 @@ _QUESTIONS: Final = _among(f"select {_QUESTION} from question where row", " orde
 _INPUTS: Final = _among(f"select {_INPUT} from input where row", " order by row, number")
 _OUTCOMES: Final = _among(f"select {_OUTCOME} from outcome where row")
 
+
+class Packed(NamedTuple):
+    """The state of a session as it is stored: most sessions that are loaded are not looked at soon."""
+
+    blob: bytes
+
+    def unpack(self) -> Any:
+        """The values, with lists where there were tuples."""
+        return msgspec.msgpack.decode(self.blob)
+
+
 _packer: Final = msgspec.msgpack.Encoder()
 _encoder: Final = msgspec.json.Encoder(enc_hook=str)
 
@@ -247,7 +258,7 @@ def write_rows(db: sqlite3.Connection, writes: Writes) -> None:
         DROP_PINS.run(db, [value for pin in gone for value in pin[1:5]])
     if writes.contexts:
         contexts, forgotten = latest_contexts(writes.contexts)
-        SET_CONTEXTS.run(db, [value for one in contexts for value in (*one[:-1], _packer.encode(one.state))])
+        SET_CONTEXTS.run(db, [value for one in contexts for value in (*one[:5], _packer.encode(one.state))])
         DROP_CONTEXTS.run(db, [value for one in forgotten for value in one[1:3]])
     if writes.outbox_done:
         # After what was added: a fact that is delivered within its own batch is not there after it.
@@ -356,7 +367,8 @@ def read_pins(db: sqlite3.Connection) -> list[PinRow]:
 def read_contexts(db: sqlite3.Connection) -> list[ContextRow]:
     """What is known of sessions."""
     text = "select shard, tenant, session, revision, expires, state from context order by tenant, session"
-    return [ContextRow._make((*values[:-1], msgspec.msgpack.decode(values[-1]))) for values in db.execute(text)]
+    found = db.execute(text)
+    return [ContextRow._make((*values[:5], Packed(values[5]), len(values[5]))) for values in found]
 
 
 def read_lanes(db: sqlite3.Connection, kind: str, after: str | None, limit: int) -> list[str]:

@@ -30,7 +30,8 @@ def exchange_of(task: Task) -> tuple[Exchange, Facts]:
     fault, extra = outcome.fault, outcome.extra or {}
     said = Said(outcome.media_type, outcome.content if outcome.content is not None and fault is None else "")
     error = bounded_text(f"{fault.reason.name}: {fault.message}", VALUE_BYTES) if fault is not None else ""
-    turn = Exchange(task.task_id, outcome.agent_id, int(outcome.state), Said(*content_of(spec.payload)), said, error)
+    request, asked_by = Said(*content_of(spec.payload)), (spec.source or "agent") if spec.parent_task_id else ""
+    turn = Exchange(task.task_id, outcome.agent_id, int(outcome.state), request, said, error, asked_by)
     return turn, Facts({**spec.entities, **extra.get("entities", {})}, extra.get("inferred", {}))
 
 
@@ -97,6 +98,7 @@ def _fill_outputs(message: attempt_pb2.SessionContext, context: Context) -> None
 
 def _turn(turn: Exchange) -> attempt_pb2.Turn:
     message = attempt_pb2.Turn(task_id=turn.task_id, agent_id=turn.agent_id, error=turn.error)
+    message.asked_by = turn.asked_by
     message.state = turn.state  # type: ignore[assignment]
     message.cut = turn.request.cut or turn.response.cut
     _fill_said(message.request, turn.request)

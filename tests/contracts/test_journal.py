@@ -433,7 +433,13 @@ def test_SES_3_the_latest_of_a_context_counts(kept):
     again = context("s1", ("anew", {"a": "ä"}), revision=0)  # it went and came: revisions begin again
     other = context("s1", tenant="globex")
     kept.journal.commit(writes(contexts=[context("s1", None), again, other, context("none", None)]))
-    assert kept.reopen().load().contexts == [again, context("s2"), other]
+    loaded = kept.reopen().load().contexts
+    assert [row._replace(state=plain(row.state), size=0) for row in loaded] == [again, context("s2"), other]
+
+
+def plain(state):
+    """A state, also one that a store has packed."""
+    return state.unpack() if hasattr(state, "unpack") else state
 
 
 # Reading

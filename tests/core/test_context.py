@@ -122,7 +122,9 @@ def test_no_conversation_is_larger_than_its_bound(turns):
         brief = len(held) * (c.TURN_OVERHEAD + 2 * c.BRIEF_BYTES)
         assert sum(turn.size for turn in held) <= max(CONTEXT_BYTES, brief)
         assert len(one.turns) == min(number + 1, RAW_TURNS)
-        again = Context.of_state("acme", "app:user:1", msgspec.msgpack.decode(msgspec.msgpack.encode(one.state())))
+        again = Context("acme", "app:user:1")
+        again.packed = msgspec.msgpack.decode(msgspec.msgpack.encode(one.state()))
+        again.wake()
         assert again.state() == one.state()
         assert again.size == one.size
 

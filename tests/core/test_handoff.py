@@ -105,6 +105,15 @@ def test_SES_4_an_answer_is_waited_for_for_a_second_and_then_not_asked_for_again
     assert len(of(shell.sends, AskSnapshot)) == 1
 
 
+def test_a_task_in_a_hurry_waits_for_half_of_its_time():
+    shell, old = begun("a", "b")
+    unready(shell, old)
+    task = shell.submit(session=NAME[1], schedule_to_start_ms=300, **LONG)
+    assert of(shell.sends, AskSnapshot)[-1].timeout_ms == 150
+    shell.advance(200)
+    assert task.state is TaskState.DELIVERED
+
+
 def test_SES_4_many_sessions_are_asked_for_at_once():
     shell = Shell()
     old = shell.join("a", slots=100, heartbeat_ms=60_000, link=TalkingLink())

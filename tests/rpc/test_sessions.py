@@ -85,6 +85,16 @@ async def test_a_task_that_failed_is_a_turn_with_an_error(stubs):
     await agent.close()
 
 
+async def test_what_agents_ask_each_other_is_not_what_the_user_said(stubs):
+    agent, session = await joined(stubs, max_concurrency=4), unique("s")
+    parent = await ask(stubs, agent, session, "plan my trip", "planned")
+    task_id = parent.task.task_id
+    await ask(stubs, agent, session, "flights to Rome?", "two", parent_task_id=task_id, source="planner")
+    turns = (await ask(stubs, agent, session, "and?", "ok")).session_context.turns
+    assert [turn.asked_by for turn in turns] == ["", "planner"]
+    await agent.close()
+
+
 async def test_volatile_tasks_add_turns_too(stubs):
     agent, session = await joined(stubs), unique("s")
     await ask(stubs, agent, session, "one", "1", durability="DURABILITY_VOLATILE")

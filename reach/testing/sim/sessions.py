@@ -74,7 +74,7 @@ class SessionTruth:
 
     def finish(self, homes: list[Home]) -> None:
         """Nothing happens any more: all turns are there, once."""
-        contexts = {context.name: context for home in homes for context in home}
+        contexts = {context.name: home.wake(context) for home in homes for context in home}
         for name, ended in self._ended.items():
             context = contexts.get(name)
             if context is not None and context.count > APPLIED:

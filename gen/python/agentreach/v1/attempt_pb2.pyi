@@ -173,6 +173,7 @@ class Turn(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     CUT_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     """The task."""
     agent_id: _builtins.str
@@ -183,6 +184,8 @@ class Turn(_message.Message):
     """Why there is no answer, if there is none."""
     cut: _builtins.bool
     """There was more in the request or in the response: a text is cut, other content is left out."""
+    asked_by: _builtins.str
+    """Who asked, where it was not the user: the `source` of a task that has a parent, else `agent`."""
     @_builtins.property
     def request(self) -> _payload_pb2.Payload:
         """What the user said."""
@@ -201,10 +204,11 @@ class Turn(_message.Message):
         state: _task_pb2.TaskState.ValueType = ...,
         error: _builtins.str = ...,
         cut: _builtins.bool = ...,
+        asked_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "response", b"response"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "cut", b"cut", "error", b"error", "request", b"request", "response", b"response", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "asked_by", b"asked_by", "cut", b"cut", "error", b"error", "request", b"request", "response", b"response", "state", b"state", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
