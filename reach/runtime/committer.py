@@ -98,7 +98,7 @@ class Committer:
             self._writer.took((self._writer.now() - self._began) * 1_000)
             self._committed(taken)
         else:
-            self._writer.put(partial(self._write, writes))
+            self._writer.put(partial(self._commit, writes), self._tell)
 
     def _commit(self, writes: Writes) -> list[int] | StoreError:
         try:
@@ -109,9 +109,8 @@ class Committer:
             log.exception("the journal failed in a way it should not")
             return StoreBroken(f"{type(error).__name__}: {error}")
 
-    def _write(self, writes: Writes) -> None:
-        """One commit. Runs in the writer's thread."""
-        taken = self._commit(writes)
+    def _tell(self, taken: list[int] | StoreError) -> None:
+        """From the writer's thread."""
         try:
             self._loop.call_soon_threadsafe(self._committed, taken)
         except RuntimeError:  # the loop is closed: the process is ending
@@ -162,7 +161,7 @@ class Committer:
 
     def _again(self) -> None:
         if self._open_writes is not None:
-            self._writer.put(partial(self._write, self._open_writes))
+            self._writer.put(partial(self._commit, self._open_writes), self._tell)
 
     async def drain(self) -> None:
         """Waits until nothing is open."""

@@ -13,7 +13,7 @@ from reach.runtime.host import Host
 from reach.runtime.loading import restore
 from reach.runtime.reach_api import Reach
 from reach.runtime.settings import Settings
-from reach.runtime.writer import Work
+from reach.runtime.writer import Work, nothing
 from reach.store.memory import MemoryJournal
 from reach.wire.codec import ProtoCodec
 from reach.wire.requests import TaskReader
@@ -37,8 +37,8 @@ class HeldWriter:
     def took(self, ms: float) -> None:
         raise AssertionError("nothing runs here")
 
-    def put(self, work: Work) -> None:
-        self.work.append(work)
+    def put(self, work: Any, then: Any = nothing) -> None:
+        self.work.append(lambda: then(work()))
 
     def go(self) -> None:
         while self.work:

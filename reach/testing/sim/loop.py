@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from reach.runtime.clock import Clock
-from reach.runtime.writer import Work
+from reach.runtime.writer import T, Work, nothing
 
 Callback = Callable[..., object]
 
@@ -241,9 +241,9 @@ class VirtualWriter:
     def took(self, ms: float) -> None:
         """See Writer."""
 
-    def put(self, work: Work) -> None:
+    def put(self, work: Callable[[], T], then: Callable[[T], None] = nothing) -> None:
         """See Writer."""
-        self._work.append(work)
+        self._work.append(lambda: then(work()))
         if len(self._work) == 1:
             self._begin()
 
