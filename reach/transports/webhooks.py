@@ -54,6 +54,8 @@ MOST_TRIES: Final = 512
 """Tries to all destinations at a time."""
 DELAYS_S: Final = (5, 30, 120, 600, 1_800, 3_600)
 """Seconds before each next try; the last one repeats. ± 20 % by chance."""
+PATIENCE_MS: Final = 3_600_000
+"""Nothing is given up before it has been tried for so long by this process: the wall clock may have leapt."""
 LONGEST_WAIT_S: Final = 3_600
 """The most that a receiver's Retry-After counts for."""
 GONE: Final = 410
@@ -76,13 +78,15 @@ class WebhookSettings(NamedTuple):
 
     give_up_ms: int = 24 * 3_600_000
     """Age of a fact from which a failed try is the last one."""
+    delays_s: tuple[float, ...] = DELAYS_S
 
 
 class _Delivery:
-    __slots__ = ("fact", "timer", "tries")
+    __slots__ = ("fact", "taken_ms", "timer", "tries")
 
-    def __init__(self, fact: OutboxRow) -> None:
+    def __init__(self, fact: OutboxRow, now_ms: int) -> None:
         self.fact = fact
+        self.taken_ms = now_ms
         self.tries = 0
         self.timer: Any = None
 
@@ -94,7 +98,7 @@ class _Line:
 
     def __init__(self) -> None:
         self.ready: deque[_Delivery] = deque()
-        self.waiting: set[_Delivery] = set()
+        self.waiting: dict[_Delivery, None] = {}
         """Those whose next try has a time."""
         self.running = 0
         self.failures = 0
@@ -149,7 +153,7 @@ class Webhooks:
         line = self._lines.get(fact.lane)
         if line is None:
             line = self._lines[fact.lane] = _Line()
-        line.ready.append(_Delivery(fact))
+        line.ready.append(_Delivery(fact, self._clock.now_ms()))
         self._go(fact.lane, line)
 
     async def stop(self) -> None:
@@ -214,18 +218,21 @@ class Webhooks:
 
     def _failed(self, lane: str, line: _Line, delivery: _Delivery, answer: Answer) -> None:
         fact, tries = delivery.fact, delivery.tries
-        wait_s = DELAYS_S[min(tries, len(DELAYS_S)) - 1] * (0.8 + 0.4 * fraction(self._seed, fact.row + tries))
+        delays, limit_ms = self._settings.delays_s, self._settings.give_up_ms
+        wait_s = delays[min(tries, len(delays)) - 1] * (0.8 + 0.4 * fraction(self._seed, fact.row + tries))
         wait_s = max(wait_s, min(answer.retry_after_s, LONGEST_WAIT_S))
-        age_ms = self._clock.wall_ms() - fact.wall_ms
-        if answer.status == GONE or age_ms + wait_s * 1_000 > self._settings.give_up_ms:
+        wait_ms = wait_s * 1_000
+        too_old = self._clock.wall_ms() - fact.wall_ms + wait_ms > limit_ms
+        known_for_ms = self._clock.now_ms() - delivery.taken_ms + wait_ms
+        if answer.status == GONE or (too_old and known_for_ms > min(limit_ms, PATIENCE_MS)):
             self._give_up(delivery, answer)
             return
         self._notes.webhook("failed")
-        line.waiting.add(delivery)
+        line.waiting[delivery] = None
         delivery.timer = self._loop.call_later(wait_s, self._due, lane, line, delivery)
 
     def _due(self, lane: str, line: _Line, delivery: _Delivery) -> None:
-        line.waiting.discard(delivery)
+        line.waiting.pop(delivery, None)
         line.ready.append(delivery)
         self._go(lane, line)
 

@@ -15,7 +15,10 @@ from reach.core.pool import Pool
 from reach.core.rows import OutboxRow
 from reach.core.stream import Interest, Reader
 from reach.runtime.committer import Committer
+from reach.runtime.outbox import Outbox
 from reach.runtime.sessions import Sessions
+from reach.transports.webhooks import Webhooks
+from reach.wire.webhooks import KIND
 
 
 def ack_before_commit(patch: pytest.MonkeyPatch) -> None:
@@ -91,6 +94,41 @@ def sessions_that_meet(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sessions, "offered", offered)
 
 
+def webhooks_without_an_outbox(patch: pytest.MonkeyPatch) -> None:
+    """Who is to be told is in memory only: what was not told before a crash is never told."""
+    honest = Outbox._hand_over
+
+    def hand_over(self: Outbox, kind: Any, lane: Any, fact: OutboxRow) -> None:
+        if fact.kind != KIND or not lane.reading:
+            honest(self, kind, lane, fact)
+
+    patch.setattr(Outbox, "_hand_over", hand_over)
+
+
+def webhooks_with_a_name_for_each_process(patch: pytest.MonkeyPatch) -> None:
+    """A delivery is named by the process that makes it."""
+    honest = Webhooks.__init__
+
+    def made(self: Webhooks, *arguments: Any) -> None:
+        honest(self, *arguments)
+        patch.setattr("reach.transports.webhooks.delivery_id", lambda fact: f"{fact.key} of {self._seed}")
+
+    patch.setattr(Webhooks, "__init__", made)
+
+
+def webhooks_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """Facts are handed over when they are made."""
+    honest = Committer.submit
+
+    def submit(self: Committer, turn: Turn) -> None:
+        host = self._perform.__self__  # type: ignore[attr-defined]
+        if turn.writes.outbox:
+            host.outbox.committed(turn.writes, [])
+        honest(self, turn)
+
+    patch.setattr(Committer, "submit", submit)
+
+
 PLANTED: dict[str, Any] = {
     "ack before commit": ack_before_commit,
     "retry without fencing": retry_without_fencing,
@@ -98,4 +136,7 @@ PLANTED: dict[str, Any] = {
     "turns without an outbox": turns_without_an_outbox,
     "turns told twice": turns_told_twice,
     "sessions that meet": sessions_that_meet,
+    "webhooks without an outbox": webhooks_without_an_outbox,
+    "webhooks with a name for each process": webhooks_with_a_name_for_each_process,
+    "webhooks before the commit": webhooks_before_the_commit,
 }

@@ -58,6 +58,7 @@ class Desk(Clock):
 
     def __init__(self, tmp_path: Path, hours: float = 24.0) -> None:
         self.loop = FakeLoop()
+        self.leap_ms = 0
         (tmp_path / "secret").write_text("hush")
         rules = WebhookRules([Secret("one", str(tmp_path / "secret"), frozenset({"acme"}))])
         self.answers: dict[str, Any] = {}
@@ -75,7 +76,10 @@ class Desk(Clock):
         )  # fmt: skip
 
     def wall_ms(self) -> int:
-        return 1_700_000_000_000 + int(self.loop.now * 1_000)
+        return 1_700_000_000_000 + int(self.loop.now * 1_000) + self.leap_ms
+
+    def now_ms(self) -> int:
+        return 5_000 + int(self.loop.now * 1_000)
 
     def seed(self) -> int:
         return 1
@@ -307,3 +311,15 @@ async def test_what_is_under_way_ends_with_the_process(tmp_path: Path) -> None:
     await desk.loop.pass_by(3_600)
     assert desk.finished == []
     assert len(desk.tries) == 2
+
+
+async def test_F9_a_leap_of_the_wall_clock_gives_nothing_up(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.answers["a"] = DOWN
+    desk.end(1, "a")
+    await desk.loop.pass_by(1)
+    desk.leap_ms = 7 * 86_400_000
+    await desk.loop.pass_by(1_800)
+    assert desk.turns == []
+    await desk.loop.pass_by(7_200)
+    assert len(desk.turns) == 1

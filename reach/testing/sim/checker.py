@@ -13,6 +13,7 @@ from reach.core.model import FIRST_TERMINAL, Fault, Outcome, TaskKey, TaskState
 from reach.core.rows import OutcomeRow, TaskRow, Writes
 from reach.errors import ErrorClass, Reason
 from reach.testing.sim.sessions import SessionTruth
+from reach.testing.sim.webhooks import WebhookTruth
 
 RETRYABLE = (ErrorClass.RESOURCE_EXHAUSTED, ErrorClass.UNAVAILABLE, ErrorClass.TIMEOUT)
 Ending = tuple[int, Any, int, int, str]
@@ -85,6 +86,7 @@ class Checker:
         self._now = now
         self._told: dict[TaskKey, dict[int, Any]] = {}
         self.sessions = SessionTruth(self)
+        self.webhooks = WebhookTruth(self)
 
     def violate(self, name: str, key: TaskKey | None, message: str) -> None:
         """Something must not be so."""
@@ -137,6 +139,8 @@ class Checker:
         for reserve in writes.reserves:
             if (key := rows.get(reserve.row)) is not None:
                 self.tasks[key].reserved = max(self.tasks[key].reserved, reserve.reserved)
+        for done in writes.outbox_done:
+            self.webhooks.forgotten(done)
         for outcome in writes.outcomes:
             if (key := rows.get(outcome.row)) is not None:
                 self._outcome(key, outcome)
@@ -154,6 +158,7 @@ class Checker:
             return
         known.row, known.spec = row.row, row.spec
         self.sessions.belongs(key, row.session)
+        self.webhooks.accepted(key, row)
         known.reserved = max(known.reserved, row.reserved)
         if row.attempt:
             self._attempt(key, row.attempt, row.instance_id, row.reserved)
@@ -189,6 +194,7 @@ class Checker:
             return
         known.outcome = row
         self.sessions.ended(key)
+        self.webhooks.ended(key, row)
         latest = max(known.attempts, default=0)
         if row.state < FIRST_TERMINAL:
             self.violate("ENDS_ONCE", key, f"its outcome has the state {row.state}")

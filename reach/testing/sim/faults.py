@@ -87,6 +87,7 @@ class Dice:
         self.streams = rate(0.0, 0.2, 0.6)
         self.effects = rate(0.0, 0.1, 0.5)
         self.volatile = rate(0.0, 0.1, 0.5)
+        self.webhooks = rate(0.0, 0.3, 0.8)
         self.sessions = rate(0.0, 0.3, 0.8)
         self.unary = rate(0.0, 0.0, 0.3)
         """Share of outcomes that come by a call of their own, perhaps twice."""

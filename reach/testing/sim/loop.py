@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future
 from contextvars import Context
 from heapq import heappop, heappush
@@ -115,6 +115,16 @@ class Process:
         self.dead = False
         self.paused_until = 0.0
         self._late: list[Job] = []
+        self._coroutines: dict[asyncio.Task[Any], None] = {}
+
+    def create_task(self, work: Coroutine[Any, Any, Any], *, name: str | None = None) -> asyncio.Task[Any]:
+        """A coroutine that ends with the process."""
+        task = self._loop.create_task(work, name=name)
+        self._coroutines[task] = None
+        task.add_done_callback(lambda done: self._coroutines.pop(done, None))
+        if self.dead:
+            task.cancel()
+        return task
 
     def time(self) -> float:
         """See VirtualLoop."""
@@ -161,6 +171,8 @@ class Process:
         """Ends at once, with all that it had to do."""
         self.dead = True
         self._late.clear()
+        for task in list(self._coroutines):
+            task.cancel()
 
     def _run(self, job: Job) -> None:
         if self.dead:

@@ -14,6 +14,7 @@ from reach.errors import ReachError
 from reach.runtime.host import Host
 from reach.runtime.idle_pools import IdlePools
 from reach.runtime.loading import restore, unapplied_turns
+from reach.runtime.outbox import Bounds
 from reach.runtime.reach_api import Reach, fault_of
 from reach.runtime.settings import Settings
 from reach.store.base import StoreError
@@ -24,14 +25,19 @@ from reach.testing.sim.faults import FaultyJournal
 from reach.testing.sim.link import ClientEnd, Network, Stream
 from reach.testing.sim.loop import Process, VirtualClock, VirtualLoop, VirtualReads, VirtualWriter, WallClock
 from reach.testing.sim.story import Story
+from reach.testing.sim.webhooks import DELAYS_S, Receivers, Rules
+from reach.transports.webhooks import Webhooks, WebhookSettings
 from reach.wire.codec import ProtoCodec
 from reach.wire.requests import TaskReader
+from reach.wire.webhooks import KIND
 
 IDLE_SECONDS = 4.0
 """How often pools that nobody needs are looked for (a minute in a node)."""
 COMMITS_ON_LOOP = (0.0, 0.5, 0.95)
 """Share of a process's commits that take no time, on the loop."""
+RULES = Rules()
 READER = TaskReader()
+READER.take_webhooks(RULES.read)
 CODEC = ProtoCodec(READER)
 
 
@@ -55,6 +61,9 @@ class Quiet:
     def committed(self, rows: int, ms: float) -> None:
         """See Notes."""
 
+    def webhook(self, outcome: str) -> None:
+        """See WebhookNotes."""
+
 
 class Server:
     """One address; behind it one process after the other."""
@@ -69,6 +78,7 @@ class Server:
         self.wall = WallClock(loop)
         self.journal = FaultyJournal(random, checker, story)
         self.notes = Quiet()
+        self.receivers = Receivers(loop, random, checker, lambda *words: story.tell("webhook", *words))
         self.doors: dict[CallerDoor | AgentDoor, None] = {}
         self.process = Process(loop, random)
         self.process.dead = True
@@ -103,12 +113,22 @@ class Server:
         try:
             self.host = Host(self.journal, CODEC, self.notes, clock, self._settings, self._broken, writer, reads)
             self.host.level_1.default_retry = READER.default_retry
-            restored = restore(self.host, self.journal.load(), unapplied_turns(self.journal))
             self.reach = Reach(self.host, "sim")
+            self._deliver_webhooks(process)
+            restored = restore(self.host, self.journal.load(), unapplied_turns(self.journal))
         finally:
             asyncio._set_running_loop(before)  # noqa: SLF001
         self.tell("starts (process {}), {} tasks go on", self.starts, restored)
         self._drop_idle(IdlePools(self.host))
+
+    def _deliver_webhooks(self, process: Process) -> None:
+        host = self.host
+        settings = WebhookSettings(delays_s=DELAYS_S)
+        deliveries = Webhooks(
+            host.outbox.done, host.committer.submit, self.reach.get_task, self.receivers.post, RULES, host.clock,
+            self.notes, settings, process,
+        )  # fmt: skip
+        host.outbox.register(KIND, deliveries, Bounds(facts=self.random.choice((2, 64)), lanes=8))
 
     def _drop_idle(self, idle: IdlePools) -> None:
         idle.drop()

@@ -6,12 +6,13 @@ from random import Random
 
 from agentreach.v1 import task_pb2
 from reach.testing.sim.faults import Dice
+from reach.testing.sim.webhooks import url_of
 
 TYPES = ("echo", "mail")
 RETRIES = ("ladder", "quick", "patient", "exponential")
 
 
-def spec_of(random: Random, dice: Dice, task_id: str) -> task_pb2.TaskSpec:
+def spec_of(random: Random, dice: Dice, task_id: str, tenant: str = "acme") -> task_pb2.TaskSpec:
     """A request."""
     spec = task_pb2.TaskSpec(task_id=task_id)
     spec.payload.text = f"do {task_id}" + " please" * random.choice((0, 9))
@@ -27,6 +28,8 @@ def spec_of(random: Random, dice: Dice, task_id: str) -> task_pb2.TaskSpec:
     if random.random() < dice.sessions:
         spec.session.app_id, spec.session.user_id = "app", "user"
         spec.session.session_id = random.choice(("s1", "s2", "s3"))
+    if spec.durability != task_pb2.DURABILITY_VOLATILE and random.random() < dice.webhooks:
+        spec.webhook.url = url_of(random, tenant)
     spec.cancel_with_caller = random.random() < 0.03
     if random.random() < 0.2:
         spec.cost_slots = random.choice((1, 2))

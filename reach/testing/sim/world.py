@@ -115,7 +115,7 @@ class World:
 
     def _heal(self) -> None:
         self.story.tell("world", "is healed")
-        self.raging = False
+        self.raging = self.server.receivers.raging = False
         self.server.journal.trouble, self.server.journal.unknown = None, 0.0
         self.network.slow = 0.0
         self.server.process.wake()
@@ -142,6 +142,7 @@ class World:
         if not self.checker.violations:
             audit_quiet(self.server.host, self.checker, self.agents)
             self.checker.sessions.finish(self.server.host.sessions.homes())
+            self.checker.webhooks.finish()
 
     def _waits(self) -> bool:
         """Whether somebody waits, or something volatile goes on for which nobody does."""
@@ -154,7 +155,7 @@ class World:
     def _submit(self, task_id: str) -> None:
         random = self.random
         caller = random.choice(self.callers)
-        spec = spec_of(self.random, self.dice, task_id)
+        spec = spec_of(self.random, self.dice, task_id, caller.tenant)
         interest = random.choice((Interest.OUTCOME, Interest.EVENTS, Interest.EVENTS, Interest.ANSWER,
                                   Interest.ACCEPTANCE))  # fmt: skip
         self._tasks.append((caller, task_id))
