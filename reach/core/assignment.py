@@ -44,6 +44,8 @@ class Assignment:
     def arrived(self, event: Arrived, turn: Turn) -> None:
         """A waiting task came from another pool."""
         task = event.task
+        if self.pool.router.declared.any:
+            self.pool.delivery.declared(task)
         if task.state is TaskState.PENDING and task.not_before_ms > turn.now_ms:
             self.pool.queue.delay(task)
             self.pool.deadlines.arm(task, turn)

@@ -30,13 +30,16 @@ class Deadlines:
         self.pool = pool
 
     def start_to_close_ms(self, task: Task) -> int:
-        """Limit of the current attempt: the one set, else from what its instance usually takes (DLV-6)."""
+        """Limit of the current attempt: the one set, else from what its instance usually takes (DLV-6), or from what is
+        declared, if that is longer: quick tasks before must not make a long one of another kind look stuck."""
         if task.start_to_close_ms is not None:
             return task.start_to_close_ms
         instance = task.instance
         usual, inflight = NEUTRAL_LATENCY_MS, 1
         if instance is not None:
             usual, inflight = instance.latency_ms or NEUTRAL_LATENCY_MS, instance.inflight
+            if self.pool.router.declared.any:
+                usual = max(usual, self.pool.router.declared.latency_ms(task.requirement))
         return max(START_TO_CLOSE_FLOOR_MS, int(usual * (inflight + 1) * DYNAMIC_FACTOR))
 
     def _attempt_limit(self, task: Task) -> tuple[int, Reason | None]:

@@ -13,7 +13,7 @@ from reach.core.chance import mix
 from reach.core.effects import Accepted, Ended, Events, Noted, Refused, StopAttempt, Turn
 from reach.core.ending import announce, outcome_row
 from reach.core.history import PastAttempt
-from reach.core.model import Fault, Instance, Outcome, Task, TaskState
+from reach.core.model import EffectKind, Fault, Instance, Outcome, Task, TaskState
 from reach.core.rows import FailureRow, TaskRow
 from reach.core.signals import running_mean, stats_of
 from reach.core.states import TaskInput, next_state
@@ -55,6 +55,8 @@ class Delivery:
             turn.sends.append(Refused(reader, pool.backlog.full()))
             return
         pool.tasks[task.key] = task  # where the door has put it already
+        if pool.router.declared.any:
+            self.declared(task)
         task.row = pool.rows.take()
         task.accepted_ms = turn.now_ms
         task.accepted_wall_ms = turn.wall_ms
@@ -76,6 +78,14 @@ class Delivery:
             task.reserved = RESERVE
             turn.writes.tasks.append(self._row_of(task))
             turn.accepted.append(task)
+
+    def declared(self, task: Task) -> None:
+        """What its capability declares holds where the task does not say (REG-4)."""
+        defaults = self.pool.router.declared.of(task.requirement)
+        if task.effects is None and defaults.effects:
+            task.effects = EffectKind(defaults.effects)
+        if task.cost == 1 and defaults.cost > 1 and not self.pool.names_cost(task.spec):
+            task.cost = defaults.cost
 
     def _row_of(self, task: Task) -> TaskRow:
         pool, instance = self.pool, task.instance

@@ -25,6 +25,12 @@ class Document(NamedTuple):
     languages: tuple[str, ...] = ()
     input_media_types: tuple[str, ...] = ()
     output_media_types: tuple[str, ...] = ()
+    latency_ms: int = 0
+    """How long it usually takes, as declared; 0: not said."""
+    effects: int = 0
+    """What running it twice would do (an `EffectKind`), where a task does not say; 0: not said."""
+    cost: int = 0
+    """Slots that a task takes, where it does not say; 0: not said."""
 
 
 BY_CLASSIFIER = ("~classifier", 0)

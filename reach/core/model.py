@@ -273,6 +273,7 @@ class Profile(NamedTuple):
     allowed_tenants: tuple[str, ...]
     documents: tuple[Document, ...] = ()
     """What it declares of its capabilities, in the order of `capabilities`."""
+    latencies: tuple[tuple[str, int], ...] = ()  # (method, usual time in ms) of those that declare it
 
 
 class Instance:

@@ -53,9 +53,9 @@ class Pool:
     __slots__ = (
         "_handlers", "admission", "assignment", "backlog", "budget", "circuits", "conditions", "dead_letters",
         "deadlines", "delivery", "dirty", "excused_until_ms", "finished", "fleet", "handoffs", "heartbeat_ms", "held",
-        "instances", "judge_from_ms", "key", "late_outcomes", "leases", "pin_wait_ms", "pins", "questions", "queue",
-        "router", "rows", "same_content", "scores", "seed", "shard", "slot_freed", "tasks", "thresholds", "vitals",
-        "waker", "wheel",
+        "instances", "judge_from_ms", "key", "late_outcomes", "leases", "names_cost", "pin_wait_ms", "pins",
+        "questions", "queue", "router", "rows", "same_content", "scores", "seed", "shard", "slot_freed", "tasks",
+        "thresholds", "vitals", "waker", "wheel",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +95,7 @@ class Pool:
         self.deadlines = Deadlines(self)
         self.delivery = Delivery(self)
         self.dirty: dict[int, Task] = {}
+        self.names_cost: Callable[[bytes], bool] = lambda _: False  # whether a request says how many slots it takes
         self.slot_freed = False
         self.heartbeat_ms = 5_000
         """How often an instance beats that does not ask for another interval."""

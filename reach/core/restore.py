@@ -93,6 +93,8 @@ def restore_task(
     """
     pool.tasks[task.key] = task
     task.pool = pool
+    if pool.router.declared.any:
+        pool.delivery.declared(task)
     age = max(0, turn.wall_ms - task.accepted_wall_ms)
     if task.schedule_to_close_ms is not None:
         age = min(age, max(0, task.schedule_to_close_ms - GRACE_MS))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from reach.core.canary import Canaries
+from reach.core.declared import Declared
 from reach.core.filters import Filters
 from reach.core.model import Instance, Profile, Requirement
 from reach.core.picking import bits
@@ -43,8 +44,8 @@ class Roster:
     """The instances of one pool, as routing sees them."""
 
     __slots__ = (
-        "_band_of", "_blocked", "_free_bits", "_indexes", "_masks", "_others", "_turns", "bands", "canary",
-        "decisions", "figures", "filters", "instances", "judges_methods", "lanes", "main", "now_ms", "overcommit",
+        "_band_of", "_blocked", "_free_bits", "_indexes", "_masks", "_others", "_turns", "bands", "canary", "decisions",
+        "declared", "figures", "filters", "instances", "judges_methods", "lanes", "main", "now_ms", "overcommit",
         "policies", "policy", "probing", "sessions_full", "slow_start",
     )  # fmt: skip
 
@@ -60,6 +61,7 @@ class Roster:
         """All that tasks may name."""
         self.overcommit = overcommit
         self.instances: list[Instance | None] = []
+        self.declared = Declared()
         self.filters = Filters()
         self.canary = Canaries(self.filters)
         self.figures = Figures()
@@ -110,6 +112,7 @@ class Roster:
         self._masks[_OUT] |= 1 << instance.bit
         self._block(instance.bit, instance.blocked_by or "starting")
         self.filters.add(instance)
+        self.declared.add(instance.profile)
         self.canary.joined(instance)
         for index in self._indexes.values():
             index.grow(len(self.instances))
@@ -130,6 +133,7 @@ class Roster:
         self._band(bit, -1)
         self.probing &= ~one
         self.sessions_full &= ~one
+        self.declared.drop(instance.profile)
         self.filters.remove(instance)
         self.canary.left(instance)
         self.instances[bit] = None
@@ -141,6 +145,8 @@ class Roster:
         """An instance registers something else, or its words mean something else now: it stays where it is."""
         before = instance.profile
         self.filters.remove(instance)
+        self.declared.drop(before)
+        self.declared.add(profile)
         instance.profile, instance.agent_id = profile, profile.agent_id
         self.filters.add(instance)
         if (before.agent_id, before.version) != (profile.agent_id, profile.version):

@@ -40,6 +40,9 @@ class Codec(Protocol):
     def mismatches(self, spec: bytes, schemas: tuple[tuple[str, str], ...]) -> dict[str, tuple[str, str]]:
         """Which schemas (id, text) the parameters of a request do not fit: id -> (JSON Pointer, words)."""
 
+    def names_cost(self, spec: bytes) -> bool:
+        """Whether a request says how many slots it takes."""
+
     def bounded(self, spec: bytes, parent: bytes) -> bytes:
         """A request with its budget bounded by that of the request which asks for it. Raises InvalidRequest."""
 
@@ -120,6 +123,7 @@ class Pools:
         seed, same = self.clock.seed(), self.codec.same_content
         pool = Pool(key, shard_of(key), self._rows, seed, same, queue, router, pins, self.tasks)
         pool.heartbeat_ms = settings.heartbeat_ms
+        pool.names_cost = self.codec.names_cost
         pool.dead_letters = settings.dead_letters
         pool.pin_wait_ms = settings.pin_wait_ms
         pool.backlog.alert = settings.backlog_alert

@@ -150,8 +150,6 @@ def _read_profile(r: agent_pb2.Registration, stored: bool) -> Profile:
     check_labels("registration.labels", r.labels)
     documents = tuple(_read_capability(capability, stored) for capability in r.capabilities)
     for method in r.methods:
-        if method.HasField("expected_latency"):
-            duration_ms("registration.methods.expected_latency", method.expected_latency)
         if method.HasField("concurrency"):
             _between("registration.methods.concurrency", method.concurrency, 1, 100_000)
     check_ids("registration.features", r.features, TAGS)
@@ -167,6 +165,11 @@ def _read_profile(r: agent_pb2.Registration, stored: bool) -> Profile:
         r.region,
         check_ids("registration.allowed_tenants", r.allowed_tenants, CAPABILITIES),
         documents,
+        tuple(
+            (method.name, duration_ms("registration.methods.expected_latency", method.expected_latency))
+            for method in r.methods
+            if method.HasField("expected_latency")
+        ),
     )
 
 
@@ -177,8 +180,9 @@ def _read_capability(capability: agent_pb2.Capability, stored: bool) -> Document
     check_id(f"{field}.version", capability.version)
     if capability.effects:
         check_enum(f"{field}.effects", capability.effects, EffectKind)
+    latency_ms = 0
     if capability.HasField("expected_latency"):
-        duration_ms(f"{field}.expected_latency", capability.expected_latency)
+        latency_ms = duration_ms(f"{field}.expected_latency", capability.expected_latency)
     if capability.HasField("concurrency"):
         _between(f"{field}.concurrency", capability.concurrency, 1, 100_000)
     if capability.HasField("cost_slots"):
@@ -188,6 +192,10 @@ def _read_capability(capability: agent_pb2.Capability, stored: bool) -> Document
     if len(capability.examples) > EXAMPLES:
         raise invalid(f"{field}.examples", f"has {len(capability.examples)} entries, at most {EXAMPLES} are allowed")
     schema = capability.parameter_schema
+    tags, languages, takes, gives = [
+        check_ids(f"{field}.{name}", getattr(capability, name), TAGS)
+        for name in ("tags", "languages", "input_media_types", "output_media_types")
+    ]
     return Document(
         capability.name,
         capability.name,
@@ -197,11 +205,9 @@ def _read_capability(capability: agent_pb2.Capability, stored: bool) -> Document
         blake2b(capability.SerializeToString(deterministic=True), digest_size=8).hexdigest(),
         capability.description,
         tuple(capability.examples),
-        *(
-            check_ids(f"{field}.{name}", getattr(capability, name), TAGS)
-            for name in ("tags", "languages", "input_media_types", "output_media_types")
-        ),
-    )
+        tags, languages, takes, gives,
+        latency_ms, int(capability.effects), capability.cost_slots,
+    )  # fmt: skip
 
 
 def _availability(field: str, value: int) -> Availability:

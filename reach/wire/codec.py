@@ -44,6 +44,10 @@ class ProtoCodec:
         """What the request named to choose a pool."""
         return self.reader.asked(task_pb2.TaskSpec.FromString(spec)).selector
 
+    def names_cost(self, spec: bytes) -> bool:
+        """See `Codec`."""
+        return task_pb2.TaskSpec.FromString(spec).HasField("cost_slots")
+
     def bounded(self, spec: bytes, parent: bytes) -> bytes:
         """See `Codec`."""
         return bounded(spec, parent)
