@@ -20,7 +20,7 @@ from reach.core.model import Health, Instance
 from reach.core.vocabulary import Vocabulary
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.principal import Principal, credentials_ended, principal_of
-from reach.rpc.services import Services
+from reach.rpc.services import Services, context_frames
 from reach.rpc.waiting import Answer
 from reach.runtime.reach_api import fault_of
 from reach.runtime.watching import Round, Watch
@@ -267,7 +267,7 @@ class HeartbeatServicer(heartbeat_pb2_grpc.HeartbeatServiceServicer):
     ) -> AsyncIterator[heartbeat_pb2.StreamHeartbeatsResponse]:
         """See the contract."""
         principal = principal_of(context)
-        async for frame in request_iterator:
+        async for frame in context_frames(context):  # the iterator of gRPC is a ring that has the call
             if not principal.still_valid():
                 raise credentials_ended()
             answer = heartbeat_pb2.StreamHeartbeatsResponse()

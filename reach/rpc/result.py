@@ -13,7 +13,7 @@ from reach.core.stream import Interest, Reader
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.dispatch import read_events
 from reach.rpc.principal import Principal, credentials_ended, principal_of
-from reach.rpc.services import Services
+from reach.rpc.services import Services, context_frames
 from reach.rpc.waiting import Answer, EventSink, StillMine
 from reach.runtime.reach_api import fault_of
 from reach.wire.agents import HANDLE_BYTES, read_delta, read_key, read_progress, read_result
@@ -68,7 +68,7 @@ class ResultServicer(result_pb2_grpc.ResultServiceServicer):
         """See the contract."""
         principal = principal_of(context)
         reporter: result_pb2.Reporter | None = None
-        async for frame in request_iterator:
+        async for frame in context_frames(context):  # the iterator of gRPC is a ring that has the call
             if not principal.still_valid():
                 raise credentials_ended()
             if reporter is None:
