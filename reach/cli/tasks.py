@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -9,7 +10,7 @@ import click
 from reach.cli.exits import Exit
 from reach.cli.settings import server_options, settings_of
 from reach.cli.terminal import moment, one_line, printable, span, write, write_facts, write_json, write_table
-from reach.cli.values import PAIR, SESSION, is_text
+from reach.cli.values import DURATION, PAIR, SESSION, is_text
 
 if TYPE_CHECKING:
     from agentreach.v1 import error_pb2, payload_pb2, task_pb2
@@ -42,6 +43,8 @@ def tasks() -> None:
 @click.option("--session", type=SESSION, help="Only of this conversation.")
 @click.option("--label", "labels", type=PAIR, multiple=True, help="Only with this label (repeatable).")
 @click.option("--root", "root_task_id", metavar="TASK", help="Only of the tree of this task.")
+@click.option("--since", type=DURATION, help="Only accepted since then: 2h, 90s.")
+@click.option("--until", type=DURATION, help="Only accepted before then: 1h.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="At most so many.")
 @server_options
 @click.pass_context
@@ -100,6 +103,9 @@ def _filter(given: dict[str, Any]) -> Any:
     if given["session"] is not None:
         app_id, user_id, session_id = given["session"]
         wanted.session.CopyFrom(task_pb2.SessionKey(app_id=app_id, user_id=user_id, session_id=session_id))
+    for field, ago in (("accepted_after", given["since"]), ("accepted_before", given["until"])):
+        if ago is not None:
+            getattr(wanted, field).FromMilliseconds(int((time.time() - ago) * 1_000))
     return wanted
 
 

@@ -39,7 +39,7 @@ class DeadLetters:
         """Dead letters, latest first."""
         size = page_size(request.page_size, PAGE)
         query = _query(tenant, request.agent_type, request.reason, page_number(request.page_token), size)
-        tasks = await self._reach.list_tasks(query)
+        tasks, more = await self._reach.list_tasks(query)
         answer = ops_pb2.ListDeadLettersResponse()
         taken = 0
         for task in tasks:
@@ -49,7 +49,7 @@ class DeadLetters:
             if taken > PAGE_BYTES:
                 answer.next_page_token = str(task.row)
                 return answer
-        if len(tasks) == size:
+        if more:
             answer.next_page_token = str(tasks[-1].row)
         return answer
 
@@ -70,8 +70,8 @@ class DeadLetters:
         else:
             before = page_number(request.page_token)
             query = _query(principal.tenant, request.agent_type, request.reason, before, CHUNK)
-            tasks = await self._reach.list_tasks(query)
-            if len(tasks) == CHUNK:
+            tasks, more = await self._reach.list_tasks(query)
+            if more:
                 answer.next_page_token = str(tasks[-1].row)
         for start in range(0, len(tasks), CHUNK):
             some = tasks[start : start + CHUNK]
@@ -118,11 +118,11 @@ class DeadLetters:
     async def _all(self, tenant: str, agent_type: str, reason: str) -> AsyncIterator[list[Task]]:
         before = 0
         while True:
-            tasks = await self._reach.list_tasks(_query(tenant, agent_type, reason, before, CHUNK))
+            tasks, more = await self._reach.list_tasks(_query(tenant, agent_type, reason, before, CHUNK))
             if tasks:
                 before = tasks[-1].row
                 yield tasks
-            if len(tasks) < CHUNK:
+            if not more:
                 return
 
     async def _again(self, dead: Task, request_id: str) -> str | ReachError:

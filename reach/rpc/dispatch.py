@@ -128,7 +128,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         """See the contract."""
         query = _query(principal_of(context).tenant, request)
         _check_view(request.view)
-        tasks = await self._reach.list_tasks(query)
+        tasks, more = await self._reach.list_tasks(query)
         answer = dispatch_pb2.ListTasksResponse()
         wanted = set(request.filter.states)
         labels = dict(request.filter.labels)
@@ -146,7 +146,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
                 continue
             answer.tasks.append(message)
             size += message.ByteSize()
-        if len(tasks) == query.limit:
+        if more:
             answer.next_page_token = str(tasks[-1].row)
         return answer
 

@@ -25,7 +25,7 @@ from reach.runtime.retention import Tending
 from reach.runtime.session_views import SessionViews
 from reach.runtime.texts import Texts
 from reach.runtime.watching import AgentChanges
-from reach.store.base import StoredFact, StoredTask, StoreFull, TaskQuery
+from reach.store.base import StoredFact, StoredTask, StoreFull, TaskQuery, may_go_on
 
 WARNINGS = 8
 """Warnings that one registration gets."""
@@ -260,14 +260,14 @@ class Reach:
         found: list[StoredFact] = await self.host.read(self.host.past.facts, kind, lane, after, limit)
         return found
 
-    async def list_tasks(self, query: TaskQuery) -> list[Task]:
-        """Tasks of the journal, latest first; open ones as they stand now."""
+    async def list_tasks(self, query: TaskQuery) -> tuple[list[Task], bool]:
+        """Tasks of the journal, latest first, and whether there may be more; open ones as they stand now."""
         stored: list[StoredTask] = await self.host.read(self.host.past.list_tasks, query)
         tasks = []
         for one in stored:
             live = self._live((one.task.tenant, one.task.task_id), one)
             tasks.append(live if live is not None else self.host.past.task_of(one))
-        return tasks
+        return tasks, may_go_on(query, stored)
 
     def preview(self, task: Task, selector: Selector) -> tuple[Pool, Preview]:
         """Where a task would go, by the code that would send it: the pool, and every instance of it."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from reach.core.decision_record import Record
 from reach.core.rows import (
@@ -102,12 +102,27 @@ class TaskQuery(NamedTuple):
     """Only tasks that ended for this reason."""
 
 
+def size_of(stored: StoredTask) -> int:
+    """About how many bytes a task takes in memory."""
+    content = stored.outcome.content if stored.outcome is not None else None
+    return 1_024 + len(stored.task.spec) + (len(content) if content is not None else 0)
+
+
+def may_go_on(query: TaskQuery, found: list[StoredTask]) -> bool:
+    """Whether there may be more than a list has brought."""
+    return bool(found) and (len(found) >= query.limit or sum(map(size_of, found)) > LIST_BYTES)
+
+
 class StoredFact(NamedTuple):
     """A fact that waits to be delivered."""
 
     number: int
     """Grows with each fact that is kept, and is never used again."""
     fact: OutboxRow
+
+
+LIST_BYTES: Final = 32 << 20
+"""What a list brings into memory: payloads and results may have 4 MiB each, and readers may ask for 1,000."""
 
 
 class Journal(Protocol):
@@ -146,7 +161,7 @@ class Journal(Protocol):
         """Why the attempts of a task are where they are, by number, as far as that is known (RTE-13)."""
 
     def list_tasks(self, query: TaskQuery) -> list[StoredTask]:
-        """Tasks by filter, latest first."""
+        """Tasks by filter, latest first. Ends early when they take more than LIST_BYTES: see `may_go_on`."""
 
     def fact_lanes(self, kind: str, after: str | None, limit: int) -> list[str]:
         """Lanes of a kind of facts that hold any, in order of their names; `after`: from behind that one."""

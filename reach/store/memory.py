@@ -23,7 +23,8 @@ from reach.core.rows import (
     TaskRow,
     Writes,
 )
-from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreUnavailable, TaskQuery
+from reach.store import base
+from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreUnavailable, TaskQuery, size_of
 from reach.store.batch import latest_contexts, latest_pins, without
 from reach.store.decision_bytes import pack, unpack_all
 
@@ -140,7 +141,14 @@ class MemoryJournal:
         with self._lock:
             self._check_open()
             rows = (row for row in sorted(self._keys.values(), reverse=True) if self._matches(row, query))
-            return [self._stored(row) for row in islice(rows, max(query.limit, 0))]
+            found: list[StoredTask] = []
+            taken = 0
+            for row in islice(rows, max(query.limit, 0)):
+                found.append(self._stored(row))
+                taken += size_of(found[-1])
+                if taken > base.LIST_BYTES:
+                    break
+            return found
 
     def fact_lanes(self, kind: str, after: str | None, limit: int) -> list[str]:
         """See `Journal.fact_lanes`."""

@@ -16,12 +16,15 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from reach.core.model import FIRST_TERMINAL, TaskState
-from reach.store.base import StoredTask, TaskQuery
+from reach.store import base
+from reach.store.base import StoredTask, TaskQuery, size_of
 from reach.store.batch import storable_value
 from reach.store.sqlite_rows import LARGEST, read_tasks
 
 SLICE: Final = 4_096
 """Row numbers walked per transaction."""
+READ_AT_ONCE: Final = 32
+"""Whole tasks that are read before we look how large they were."""
 LAST_ROW: Final = (1 << 63) - 1
 
 Reading = Callable[[], AbstractContextManager[sqlite3.Connection]]
@@ -33,6 +36,7 @@ def list_tasks(reading: Reading, query: TaskQuery, known: set[int] | None) -> li
     where, values = _conditions(query)
     below = storable_value(query.before_row) or LAST_ROW
     found: list[StoredTask] = []
+    taken = 0
     for span, bounds in _spans(reading, query, known, below):
         wanted = query.limit - len(found)
         if wanted <= 0:
@@ -43,7 +47,12 @@ def list_tasks(reading: Reading, query: TaskQuery, known: set[int] | None) -> li
         )
         with reading() as db:
             rows = [row for (row,) in db.execute(text, [*bounds, *values, wanted])]
-            found += reversed(read_tasks(db, rows))
+            for start in range(0, len(rows), READ_AT_ONCE):
+                some = read_tasks(db, rows[start : start + READ_AT_ONCE])
+                found += reversed(some)
+                taken += sum(map(size_of, some))
+                if taken > base.LIST_BYTES:
+                    return found
     return found
 
 

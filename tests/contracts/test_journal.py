@@ -18,6 +18,7 @@ from reach.core.decision_record import record_of
 from reach.core.model import Requirement
 from reach.core.routing import Router
 from reach.core.rows import AgentGone, OutboxRow, Writes
+from reach.store import base
 from reach.store.base import Journal, StoreBroken, StoredTask, StoreUnavailable, TaskQuery
 from reach.store.memory import MemoryJournal
 from reach.store.sqlite import SqliteJournal
@@ -598,6 +599,24 @@ def test_old_facts_of_a_kind_are_dropped(kept):
     journal = kept.reopen()
     assert facts_of(journal) == {"a": [fact("k3", row=3)]}
     assert facts_of(journal, "webhook") == {"a": [fact("o", kind="webhook")]}
+
+
+def test_a_list_brings_no_more_than_fits_and_says_that_there_is_more(journal, monkeypatch):
+    monkeypatch.setattr(base, "LIST_BYTES", 100_000)
+    large = [task(row, spec=bytes(30_000)) for row in range(1, 101)]
+    journal.commit(writes(tasks=large, outcomes=[outcome(row, content="x" * 30_000) for row in range(1, 101)]))
+    before, found, pages = 0, [], 0
+    while True:
+        query = TaskQuery("acme", before_row=before, limit=1_000)
+        page = journal.list_tasks(query)
+        found += rows(page)
+        pages += 1
+        assert len(page) <= 32
+        if not base.may_go_on(query, page):
+            break
+        before = page[-1].task.row
+    assert found == list(range(100, 0, -1))
+    assert pages > 3
 
 
 def test_tasks_are_listed_by_the_reason_of_their_end(journal):
