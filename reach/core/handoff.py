@@ -28,9 +28,18 @@ MUTE_MS = 10_000
 MOVING = 100_000
 """Sessions of a pool that are on their way; of more, the longest known one goes without a snapshot."""
 HELD_BYTES = 64 << 20
-"""What the snapshots of a pool take."""
+"""What the snapshots of a node take."""
 WAITS = "handoff"
 """What the tasks of such a session wait for, as callers read it."""
+
+
+class Snapshots:
+    """What the snapshots of a node take; its pools share it."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
 
 
 class Moving:
@@ -55,13 +64,13 @@ class Moving:
 class Handoffs:
     """The sessions of one pool that are on their way."""
 
-    __slots__ = ("_bytes", "_moving", "_mute", "moves", "pool")
+    __slots__ = ("_moving", "_mute", "moves", "pool", "room")
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self._moving: OrderedDict[SessionName, Moving] = OrderedDict()
         self._mute: dict[str, int] = {}
-        self._bytes = 0
+        self.room = Snapshots()
         self.moves = 0
         """How often a session of the pool has moved."""
         pool.pins.busy = self._is_busy
@@ -113,7 +122,7 @@ class Handoffs:
     def _end(self, name: SessionName) -> None:
         moving = self._moving.pop(name, None)
         if moving is not None:
-            self._bytes -= len(moving.snapshot)
+            self.room.bytes -= len(moving.snapshot)
 
     def came(self, event: SnapshotCame, turn: Turn) -> None:
         """An instance says what it knows of a session: as it was asked, or because it is about to leave."""
@@ -128,14 +137,24 @@ class Handoffs:
         if moving.target != ("", 0):
             return  # it is gone already
         moving.ready = True
-        self._bytes += len(event.snapshot) - len(moving.snapshot)
-        moving.snapshot = event.snapshot
-        for one in self._moving.values():
-            if self._bytes <= HELD_BYTES:
-                break
-            self._bytes -= len(one.snapshot)
-            one.snapshot = b""
+        self._hold(moving, event.snapshot)
         pool.slot_freed = True
+
+    def _hold(self, moving: Moving, snapshot: bytes) -> None:
+        """Keeps a snapshot; the longest known ones of this pool make room, and if that is not enough, it goes."""
+        room = self.room
+        room.bytes += len(snapshot) - len(moving.snapshot)
+        moving.snapshot = snapshot
+        for one in self._moving.values():
+            if room.bytes <= HELD_BYTES:
+                break
+            room.bytes -= len(one.snapshot)
+            one.snapshot = b""
+
+    def clear(self) -> None:
+        """The pool is dropped."""
+        for name in list(self._moving):
+            self._end(name)
 
     # -- going --------------------------------------------------------------------------------------------------------
 
@@ -200,7 +219,11 @@ class Handoffs:
             self.write(name, pin, turn)
 
     def write(self, name: SessionName, pin: Pin, turn: Turn) -> None:
-        """Has the journal keep where a session is."""
+        """Has the journal keep where a session is. Each task renews the pin, and a row is due only when half of what is
+        written has passed: after a restart a session has half of its time at least."""
+        if pin.kept_until_ms - turn.now_ms > pin.ttl_ms // 2:
+            return
+        pin.kept_until_ms = pin.expires_ms
         pool, expires = self.pool, turn.wall_ms + pin.ttl_ms
         row = PinRow(pool.shard, pool.key.tenant, pool.key.agent_type, *name, pin.instance_id, expires, pin.handoffs)
         turn.writes.pins.append(row)

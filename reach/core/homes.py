@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 
 from reach.core.context import CONTEXT_BYTES, Context, Exchange, Facts
 from reach.core.rows import ContextRow
@@ -19,6 +20,8 @@ MAX_BYTES = 256 << 20
 """What all contexts of a node may take."""
 SESSION_OVERHEAD = 2_048
 """What a session counts beside what was said, in bytes."""
+LOOKED_AT = 64
+"""Sessions that are looked at for one of a tenant that has more than its share."""
 RESTORED_MS = 60_000
 """How long a session lives at least after a restart, whatever the clock says."""
 MAX_LEFT_MS = 30 * 86_400_000
@@ -28,7 +31,7 @@ MAX_LEFT_MS = 30 * 86_400_000
 class Room:
     """What the sessions of a node take, and may take; the homes of its shards share it."""
 
-    __slots__ = ("bytes", "context_bytes", "evicted", "max_bytes", "max_sessions", "sessions", "ttl_ms")
+    __slots__ = ("bytes", "context_bytes", "evicted", "max_bytes", "max_sessions", "sessions", "tenants", "ttl_ms")
 
     def __init__(
         self,
@@ -43,8 +46,25 @@ class Room:
         self.ttl_ms = ttl_ms
         self.sessions = 0
         self.bytes = 0
+        self.tenants: dict[str, list[int]] = {}
+        """[sessions, bytes] of each tenant."""
         self.evicted = 0
         """Sessions that had to go before their time, for there were too many."""
+
+    def count(self, tenant: str, sessions: int, size: int) -> None:
+        """A tenant has so many sessions more, and so many bytes."""
+        self.sessions += sessions
+        self.bytes += size
+        used = self.tenants.setdefault(tenant, [0, 0])
+        used[0] += sessions
+        used[1] += size
+        if not used[0]:
+            del self.tenants[tenant]
+
+    def is_over(self, tenant: str) -> bool:
+        """Whether a tenant has more than its share."""
+        used, tenants = self.tenants.get(tenant, (0, 0)), len(self.tenants)
+        return used[0] * tenants > self.max_sessions or used[1] * tenants > self.max_bytes
 
     @property
     def is_short(self) -> bool:
@@ -77,7 +97,7 @@ class Home:
         if context.packed is not None:
             before = context.size
             context.wake()
-            self.room.bytes += context.size - before
+            self.room.count(context.tenant, 0, context.size - before)
         return context
 
     def _find(self, name: SessionName) -> Context | None:
@@ -129,7 +149,7 @@ class Home:
         context = self.open(name, now_ms, ttl_ms)
         before = context.size
         context.add(turn, facts, self.room.context_bytes)
-        self.room.bytes += context.size - before
+        self.room.count(context.tenant, 0, context.size - before)
         self._dirty[name] = None
         self._make_room(context)
         return context
@@ -140,7 +160,7 @@ class Home:
             return
         before = context.size
         context.summarised(count, text)
-        self.room.bytes += context.size - before
+        self.room.count(context.tenant, 0, context.size - before)
         self._dirty[context.name] = None
 
     def delete(self, name: SessionName, now_ms: int, wall_ms: int) -> bool:
@@ -169,22 +189,21 @@ class Home:
         return len(over)
 
     def _make_room(self, but: Context) -> None:
-        """There may be too much: those that were used longest ago go, but not the one that is used now."""
+        """There may be too much: those that were used longest ago go, of tenants that have more than their share first;
+        but not the one that is used now."""
         while self.room.is_short and len(self._contexts) > 1:
-            oldest = next(iter(self._contexts.values()))
-            if oldest is but:
+            oldest = [one for one in islice(self._contexts.values(), LOOKED_AT) if one is not but]
+            if not oldest:
                 break
-            self._drop(oldest)
+            self._drop(next((one for one in oldest if self.room.is_over(one.tenant)), oldest[0]))
             self.room.evicted += 1
 
     def _count_new(self, context: Context) -> None:
-        self.room.sessions += 1
-        self.room.bytes += context.size + SESSION_OVERHEAD
+        self.room.count(context.tenant, 1, context.size + SESSION_OVERHEAD)
 
     def _drop(self, context: Context) -> None:
         del self._contexts[context.name]
-        self.room.sessions -= 1
-        self.room.bytes -= context.size + SESSION_OVERHEAD
+        self.room.count(context.tenant, -1, -context.size - SESSION_OVERHEAD)
         self._dirty[context.name] = None
 
     # -- keeping ------------------------------------------------------------------------------------------------------

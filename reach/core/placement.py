@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 
 from reach.core.model import PoolKey
 from reach.core.session import SessionName
 
 SHARDS = 64
+KEPT = 16_384
+"""Sessions whose shard is remembered: it is asked for several times per task."""
 
 
 def shard_of(key: PoolKey) -> int:
@@ -15,6 +18,7 @@ def shard_of(key: PoolKey) -> int:
     return _shard(f"{key.tenant}\0{key.agent_type}\0{key.partition}")
 
 
+@lru_cache(KEPT)
 def shard_of_session(name: SessionName) -> int:
     """The shard of a session's context; its pins are with the pools."""
     return _shard(f"session\0{name[0]}\0{name[1]}")

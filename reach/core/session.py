@@ -26,7 +26,16 @@ SessionName = tuple[str, str]
 class Pin:
     """A session and its instance."""
 
-    __slots__ = ("expires_ms", "generation", "handoffs", "instance_id", "moving_to", "ttl_ms", "version")
+    __slots__ = (
+        "expires_ms",
+        "generation",
+        "handoffs",
+        "instance_id",
+        "kept_until_ms",
+        "moving_to",
+        "ttl_ms",
+        "version",
+    )
 
     def __init__(self, instance_id: str, expires_ms: int, ttl_ms: int = 0) -> None:
         self.instance_id = instance_id
@@ -36,6 +45,8 @@ class Pin:
         self.handoffs = 0
         self.generation = 0
         """The process of its instance that has the session; 0: not known, after a restart of ours."""
+        self.kept_until_ms = 0
+        """Until when it holds by what is written of it."""
         self.moving_to = ""
         """The instance that has been given the session, and has not taken it up yet."""
         self.version = ""
@@ -106,6 +117,7 @@ class Pins:
             self._count(instance_id)
             pin.instance_id = instance_id
             pin.handoffs += 1
+            pin.kept_until_ms = 0
         pin.ttl_ms = ttl_ms or self.ttl_ms
         pin.expires_ms = now_ms + pin.ttl_ms
         self._pins.move_to_end(name)

@@ -7,6 +7,7 @@ from typing import Protocol
 from reach.core.context import Context, Exchange, Facts
 from reach.core.directory import UNRESOLVED
 from reach.core.events import Joining
+from reach.core.handoff import Snapshots
 from reach.core.model import PoolKey, Task, TaskKey
 from reach.core.placement import shard_of
 from reach.core.policies import Policy
@@ -72,6 +73,7 @@ class Pools:
         self._pools: dict[PoolKey, Pool] = {}
         self._by_type: dict[str, dict[PoolKey, Pool]] = {}
         self._rows = RowNumbers(1)
+        self._snapshots = Snapshots()
 
     def pool(self, key: PoolKey) -> Pool:
         """The pool of a key, made when it is first needed."""
@@ -89,6 +91,7 @@ class Pools:
 
     def drop(self, pool: Pool) -> None:
         """Forgets a pool that nobody needs (see `idle_pools`)."""
+        pool.handoffs.clear()
         del self._pools[pool.key], self.shards[pool.shard].pools[pool.key]
         of_type = self._by_type[pool.key.agent_type]
         del of_type[pool.key]
@@ -122,6 +125,7 @@ class Pools:
         pins = Pins(settings.session_ttl_ms)
         seed, same = self.clock.seed(), self.codec.same_content
         pool = Pool(key, shard_of(key), self._rows, seed, same, queue, router, pins, self.tasks)
+        pool.handoffs.room = self._snapshots
         pool.heartbeat_ms = settings.heartbeat_ms
         pool.names_cost = self.codec.names_cost
         pool.dead_letters = settings.dead_letters

@@ -228,7 +228,8 @@ class DialledLink:
         former = self._executions.pop((*task.key, task.attempt), None)
         if former is not None:
             former.abandon()
-        self._execute(task, "", task.attempt_sequence)
+        context = self._reach.host.sessions.offered(task) if task.session else b""
+        self._execute(task, "", task.attempt_sequence, context)
 
     def credit(self, tenant: str, task_id: str, attempt: int, count: int) -> None:
         """See AgentLink."""

@@ -74,6 +74,19 @@ def test_too_many_sessions_forget_the_one_that_was_used_longest_ago():
     assert {row.session for row in one.rows(0, WALL) if row.state is None} == {"1"}
 
 
+def test_a_tenant_that_has_more_than_its_share_makes_room_for_others():
+    one = home(max_sessions=4)
+    add(one, NAME, 1)
+    for number in range(9):
+        add(one, ("greedy", str(number)), number, number)
+    assert one.look(NAME, 9) is not None
+    assert [item.session for item in one if item.tenant == "greedy"] == ["6", "7", "8"]
+    for number in range(3):
+        add(one, ("third", str(number)), number, 10)
+    assert one.look(NAME, 10) is not None
+    assert {name: used[0] for name, used in one.room.tenants.items()} == {"acme": 1, "greedy": 1, "third": 2}
+
+
 def test_bytes_are_bounded_too_but_what_is_used_now_stays():
     one = home(max_bytes=20_000)
     big = turn(1, "x" * 16_000)

@@ -220,6 +220,17 @@ def test_SES_2_a_session_at_work_is_not_idle_however_long_that_takes():
     assert shell.pool.pins.get((TENANT, "s"), shell.now_ms + 10_000) is None
 
 
+def test_a_pin_is_written_when_it_is_made_and_when_half_of_its_time_has_passed():
+    shell = Shell(ttl_ms=10_000)
+    one = shell.join("one", slots=4, heartbeat_ms=1_000)
+    for passed, rows in ((0, 1), (4_000, 1), (2_000, 2), (1_000, 2)):
+        shell.advance_beating(passed, one)
+        run(shell, "s")
+        assert len(shell.journal.rows.pins) == rows, passed
+    shell.crash_and_load()
+    assert shell.pool.pins.look((TENANT, "s"), shell.now_ms + 5_000) is not None
+
+
 def test_volatile_tasks_write_no_pins():
     shell = fleet(1)
     shell.submit(session="s", volatile=True)
