@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from reach.sdk.capabilities import Capability
     from reach.sdk.channel import Tls
     from reach.sdk.client import Client
+    from reach.sdk.dedupe import SqliteDedupe
     from reach.sdk.endpoint import Listen
     from reach.sdk.handle import TaskHandle
     from reach.sdk.handoffs import Handoff
@@ -61,6 +62,7 @@ __all__ = [
     "ResourceExhausted",
     "Result",
     "SessionKey",
+    "SqliteDedupe",
     "SyncClient",
     "SyncTaskHandle",
     "Task",
@@ -90,6 +92,7 @@ _HOMES = {
     "Progress": "sdk.payloads",
     "Result": "sdk.answers",
     "SessionKey": "sdk.task",
+    "SqliteDedupe": "sdk.dedupe",
     "SyncClient": "sdk.sync",
     "SyncTaskHandle": "sdk.sync",
     "Task": "sdk.task",

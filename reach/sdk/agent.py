@@ -31,12 +31,14 @@ from reach.errors import InvalidRequest, Reason, Unavailable
 from reach.sdk.attempts import Attempt
 from reach.sdk.capabilities import CapabilityLike, capability_fields
 from reach.sdk.channel import ForkGuard, Target, TlsLike
+from reach.sdk.dedupe import DedupeStore
 from reach.sdk.encoding import output_outcome
 from reach.sdk.endpoint import EndpointLink, Listen
 from reach.sdk.figures import Figures, duration
 from reach.sdk.handlers import DEFAULT_METHOD, Function, Handler
 from reach.sdk.handoffs import Handoffs, SessionHooks
 from reach.sdk.link import Link
+from reach.sdk.once import end, once_of
 from reach.sdk.outcomes import Outcome
 from reach.sdk.payloads import Fields
 from reach.version import VERSION
@@ -45,8 +47,7 @@ log = logging.getLogger("reach.sdk")
 
 GRACE_S: Final = 30.0
 """How long handlers that run may take after the agent was told to stop."""
-GOODBYE_S: Final = 2.0
-"""How long the last words may take after that."""
+GOODBYE_S: Final = 2.0  # how long the last words may take after that
 HAND_OVER_S: Final = 5.0
 """How long its sessions may take to be handed over."""
 _SUFFIX: Final = string.ascii_lowercase + string.digits
@@ -69,10 +70,9 @@ class Agent(SessionHooks):
         instance_id: None: `{agent_id}@{host}#{6 random}`, so that copies on one host are told apart.
         version: Its version; a grown one is a canary.
         heartbeat_interval: Seconds between beats, 1 to 60; the server may ask for another.
-        max_concurrency: Tasks at once; None: twice the number of cores. Also the number of threads for handlers that
-            block.
-        heartbeat_status: Called before each beat; what it returns is added to the beat (fields of AgentStatus, such as
-            `{"memory_watermark": 0.7}`). Must not block.
+        max_concurrency: Tasks at once, and threads for handlers that block; None: twice the number of cores.
+        heartbeat_status: Called before each beat, must not block: fields to add, such as `{"memory_watermark": 0.7}`.
+        dedupe: What was done, shared by instances: `SqliteDedupe(path)`. None: each remembers its own.
         listen: `host:port`, or a `Listen`: serves there and is dialled, in place of dialling Agent-Reach.
     """
 
@@ -100,6 +100,7 @@ class Agent(SessionHooks):
         region: str = "",
         heartbeat_status: Callable[[], dict[str, Any]] | None = None,
         listen: str | Listen | None = None,
+        dedupe: DedupeStore | None = None,
     ) -> None:
         host = socket.gethostname()
         self.agent_id = agent_id
@@ -139,6 +140,7 @@ class Agent(SessionHooks):
         self._listen = Listen(listen) if isinstance(listen, str) else listen
         self._handlers: dict[str, Handler] = {}
         self._handoffs = Handoffs()
+        self._dedupe = dedupe
         self._figures = Figures(max_concurrency)
         self._fork = ForkGuard()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -330,6 +332,7 @@ class Agent(SessionHooks):
         else:
             link = Link(*parts, self._heartbeat_interval, self._heartbeat_status)
         link.attempts.handoffs = self._handoffs if self._handoffs.are_wanted else None
+        link.attempts.once = once_of(link.attempts, self._dedupe, self._registration)
         return link
 
     async def _shut_down(self) -> None:
@@ -344,6 +347,7 @@ class Agent(SessionHooks):
             runner.cancel()
             await asyncio.wait({runner})
             link.attempts.release("the agent ended")
+            await end(link.attempts.once)
             self._running = self._loop = None
             self._grace_s = GRACE_S
         if not runner.cancelled() and (error := runner.exception()) is not None:

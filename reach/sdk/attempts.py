@@ -22,6 +22,7 @@ from reach.sdk.flow import Flow
 from reach.sdk.handlers import DEFAULT_METHOD, FOLDED, Handler, Kind, run_coroutine, run_in_thread, run_pieces
 from reach.sdk.handoffs import Handoffs
 from reach.sdk.notes import Effects, Notes, cancelled_error
+from reach.sdk.once import Once
 from reach.sdk.outcomes import FAILED, Key, Outcome, Outcomes, extras, outcome_content, text_of
 from reach.sdk.payloads import PAYLOAD_LIMIT, Answer, Delta, Fields
 from reach.sdk.questions import Questions
@@ -82,6 +83,7 @@ class Attempts(Bridge):
         self._unheard: set[asyncio.Task[None]] = set()
         self.handoffs: Handoffs | None = None
         """Has to know of sessions, where the agent keeps something of them."""
+        self.once: Once | None = None  # knows what was done already, where instances share a store of that
         self._connection = connection
         self._outbox = connection.outbox
         self._handlers = handlers
@@ -106,7 +108,7 @@ class Attempts(Bridge):
             running[key] = attempt = Attempt(key, number, now, handler)
             self.figures.begun(handler)
             if self.draining:
-                self._conclude(attempt, outcome_content({"released": {"reason": "the agent drains"}}), None)
+                self.conclude(attempt, outcome_content({"released": {"reason": "the agent drains"}}), None)
             elif handler is None:
                 names = ", ".join(sorted(self._handlers)) or "none"
                 text = f"this agent has no handler for method {spec.method or DEFAULT_METHOD!r}; it has: {names}"
@@ -115,7 +117,7 @@ class Attempts(Bridge):
                 attempt.task = Task(offer, attempt, self)
                 trace = spec.trace if spec.HasField("trace") else None
                 if self.handoffs is not None and offer.HasField("session_context"):
-                    self.handoffs.admit(offer, partial(self._begin_late, attempt, handler, trace))
+                    self.handoffs.admit(offer, partial(self.begin_late, attempt, handler, trace))
                 else:
                     self._begin(attempt, handler, trace)
         if running:
@@ -233,7 +235,7 @@ class Attempts(Bridge):
             self.fail(attempt, Internal(f"the handler's answer cannot be sent: {error}", Reason.AGENT_CRASHED))
         else:
             if size <= self.payload_limit:
-                self._conclude(attempt, content, False)
+                self.conclude(attempt, content, False)
                 return
             text = f"the answer has {size} bytes; this server takes at most {self.payload_limit}"
             self.fail(attempt, ResourceExhausted(text, Reason.RESULT_TOO_LARGE))
@@ -257,7 +259,7 @@ class Attempts(Bridge):
             told = Internal(text, Reason.AGENT_CRASHED)
             log.error("the handler of task %s broke: %s", attempt.map_key[1], bounded_text(text), exc_info=error)
         failed = FAILED.get(told.error_class)
-        self._conclude(attempt, outcome_content({"error": error_to_proto(told)}), failed, is_error=True)
+        self.conclude(attempt, outcome_content({"error": error_to_proto(told)}), failed, is_error=True)
 
     def cancelled(self, attempt: Attempt) -> None:
         """The handler ended after it was cancelled, or cancelled itself."""
@@ -298,7 +300,7 @@ class Attempts(Bridge):
     def give_back(self, attempt: Attempt, reason: str) -> None:
         """Gives one attempt back."""
         self.questions.refuse(attempt)
-        self._conclude(attempt, outcome_content({"released": {"reason": reason}}), None)
+        self.conclude(attempt, outcome_content({"released": {"reason": reason}}), None)
         self._halt(attempt)
 
     def stop(self, attempt: Attempt, silent: bool) -> None:
@@ -318,8 +320,8 @@ class Attempts(Bridge):
         if attempt.runner is not None:
             attempt.runner.cancel()
 
-    def _begin_late(self, attempt: Attempt, handler: Handler, trace: task_pb2.TraceContext | None) -> None:
-        """Begins an attempt whose session may have had to be taken over first."""
+    def begin_late(self, attempt: Attempt, handler: Handler, trace: task_pb2.TraceContext | None) -> None:
+        """Begins an attempt for which something had to be asked first."""
         if attempt.cancelled or attempt.ended:
             self.cancelled(attempt)
             return
@@ -327,6 +329,8 @@ class Attempts(Bridge):
         self._loop.call_soon(self._accept_fresh)
 
     def _begin(self, attempt: Attempt, handler: Handler, trace: task_pb2.TraceContext | None) -> None:
+        if self.once is not None and not self.once.admits(attempt, handler, trace):
+            return
         context = context_with(trace.traceparent, trace.tracestate) if trace is not None and trace.traceparent else None
         if handler.kind is Kind.CALL:
             attempt.accepted = self.threads.has_room
@@ -366,21 +370,18 @@ class Attempts(Bridge):
     def _finish_folded(self, attempt: Attempt) -> None:
         flow = attempt.flow
         if flow is None or not flow.last:
-            self._conclude(attempt, outcome_content({"output": {}}), failed=False)
+            self.conclude(attempt, outcome_content({"output": {}}), failed=False)
         elif flow.whole or flow.mute:
-            self._conclude(attempt, outcome_content({"output": flow.output()}), failed=False)
+            self.conclude(attempt, outcome_content({"output": flow.output()}), failed=False)
         else:
             folded = outcome_content({"folded": {"last_attempt_sequence": flow.last}})
-            self._conclude(attempt, folded, failed=False, whole={"output": flow.output()})
+            self.conclude(attempt, folded, failed=False, whole={"output": flow.output()})
 
-    def _conclude(
-        self,
-        attempt: Attempt,
-        content: bytes,
-        failed: bool | None,
-        is_error: bool = False,
-        whole: Fields | None = None,
-    ) -> None:
+    def conclude(self, attempt: Attempt, content: bytes, failed: bool | None = None, is_error: bool = False,
+                 whole: Fields | None = None) -> None:  # fmt: skip
+        """An attempt came to this."""
+        if self.once is not None and self.once.concludes(attempt, content, failed, is_error, whole):
+            return
         now = time.monotonic()
         self._leave(attempt, failed, now)
         self.outcomes.add(Outcome(attempt.map_key, attempt.number, content, is_error, whole), now)

@@ -1,0 +1,166 @@
+"""The store of what was done that instances share (DLV-3): once whatever comes again, wherever it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reach import Agent, Client, SqliteDedupe, Task
+from reach.sdk.dedupe import LEASE_S, SWEEP_EVERY, Found, Standing
+from tests.rpc.peers import running
+from tests.transports.endpoint_agent import eventually
+
+KEY = ("", "t")
+YOURS = Found(Standing.YOURS)
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def store(tmp_path: Path, clock: Clock | None = None, **limits: Any) -> SqliteDedupe:
+    return SqliteDedupe(tmp_path / "done.db", clock=clock or Clock(), **limits)
+
+
+def test_DLV_3_what_is_done_is_told_and_what_is_being_done_is_not_begun_twice(tmp_path):
+    one, two = store(tmp_path), store(tmp_path)
+    assert one.begin(KEY, 1, "one") == YOURS
+    assert one.begin(KEY, 1, "one") == YOURS, "the same offer again"
+    assert two.begin(KEY, 2, "two") == Found(Standing.ELSEWHERE, owner="one")
+    assert one.done(KEY, 1, "one", b"42")
+    assert two.begin(KEY, 2, "two") == Found(Standing.DONE, b"42", "one")
+    assert two.begin(("other", "t"), 1, "two") == YOURS
+    assert not two.done(KEY, 2, "two", b"43")
+    for shared in (one, two):
+        shared.close()
+
+
+def test_DLV_3_what_was_not_done_may_be_done_by_another(tmp_path):
+    shared = store(tmp_path)
+    shared.begin(KEY, 1, "one")
+    shared.release(KEY, 1, "two")  # it is not theirs
+    assert shared.begin(KEY, 2, "two").standing is Standing.ELSEWHERE
+    shared.release(KEY, 1, "one")
+    assert shared.begin(KEY, 2, "two") == YOURS
+
+
+def test_DLV_3_who_is_gone_is_followed_and_cannot_speak_any_more(tmp_path):
+    clock = Clock()
+    shared = store(tmp_path, clock)
+    shared.begin(KEY, 1, "one")
+    clock.now += LEASE_S - 1
+    shared.renew("one")
+    clock.now += LEASE_S - 1
+    assert shared.begin(KEY, 2, "two").standing is Standing.ELSEWHERE
+    clock.now += 2
+    assert shared.begin(KEY, 2, "two") == YOURS
+    assert not shared.done(KEY, 1, "one", b"late"), "its token is not the one"
+    assert shared.begin(KEY, 1, "one") == Found(Standing.STALE, owner="two")
+    assert shared.done(KEY, 2, "two", b"42")
+
+
+def test_DLV_3_what_is_kept_is_bounded_by_age_number_and_bytes(tmp_path):
+    clock = Clock()
+    shared = store(tmp_path, clock, retention=100.0, most_tasks=300, most_bytes=20_000)
+    for number in range(2 * SWEEP_EVERY):
+        clock.now += 0.01
+        shared.begin(("", f"t{number}"), 1, "one")
+        shared.done(("", f"t{number}"), 1, "one", b"x" * 100)
+    (kept,) = shared._db.execute("select count(*) from task").fetchone()
+    assert kept <= 201 + SWEEP_EVERY
+    assert shared.begin(("", f"t{2 * SWEEP_EVERY - 1}"), 2, "two").standing is Standing.DONE
+    clock.now += 101
+    for number in range(SWEEP_EVERY):
+        shared.begin(("", f"later {number}"), 1, "one")
+    (kept,) = shared._db.execute("select count(*) from task where done = 1").fetchone()
+    assert kept == 0
+
+
+def test_DLV_3_of_many_that_begin_at_once_one_has_it(tmp_path):
+    stores = [store(tmp_path) for _ in range(4)]
+    found: list[Found] = []
+    ready = threading.Barrier(4)
+
+    def begin(number: int) -> None:
+        ready.wait()
+        found.extend(stores[number].begin(("", f"t{task}"), 1 + number, f"owner {number}") for task in range(50))
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(one.standing is Standing.YOURS for one in found) == 50
+
+
+class Worker:
+    """An agent with a store, and how often its handler ran."""
+
+    def __init__(self, addr: str, path: Path, name: str) -> None:
+        self.ran: list[str] = []
+        self.go = asyncio.Event()
+        self.agent = Agent("worker", addr=addr, instance_id=name, max_concurrency=4, dedupe=SqliteDedupe(path))
+
+        @self.agent.route("work")
+        async def work(task: Task) -> str:
+            self.ran.append(task.task_id)
+            if task.text == "wait":
+                await self.go.wait()
+            if task.text == "fail" and task.attempt == 1:
+                raise ConnectionError
+            return f"done by {name}"
+
+        @self.agent.route("pieces")
+        async def pieces(task: Task):
+            self.ran.append(task.task_id)
+            yield "one "
+            yield "two"
+
+
+@pytest.mark.asyncio
+async def test_DLV_3_an_agent_that_restarts_answers_what_it_did_before(tmp_path):
+    """The server has lost its memory, and gives the task again to a new process."""
+    for round_ in range(2):
+        async with running(tmp_path / str(round_)) as node:
+            addr = f"127.0.0.1:{node.port}"
+            worker = Worker(addr, tmp_path / "done.db", f"w{round_}")
+            async with worker.agent, Client(addr) as client:
+                await worker.agent.register(10)
+                target: Any = {"agent_id": "worker"}
+                assert await client.call("work", "", task_id="t", timeout=10, **target) == "done by w0"
+                assert await client.call("pieces", "", task_id="p", timeout=10, **target) == "one two"
+                assert worker.ran == (["t", "p"] if round_ == 0 else [])
+                assert await client.call("work", "", task_id=f"new {round_}", timeout=10, **target)
+                result = await client.send("work", "fail", task_id=f"f{round_}", timeout=10, **target)
+                assert not result.ok
+                worker.agent._dedupe.begin(("", f"f{round_}"), 9, "somebody")  # type: ignore[union-attr]
+
+
+@pytest.mark.asyncio
+async def test_DLV_3_what_another_instance_still_does_is_waited_for(tmp_path):
+    shared = SqliteDedupe(tmp_path / "done.db")
+    shared.begin(("", "t"), 1, "another process")
+    async with running(tmp_path) as node:
+        addr = f"127.0.0.1:{node.port}"
+        worker = Worker(addr, tmp_path / "done.db", "w")
+        async with worker.agent, Client(addr) as client:
+            await worker.agent.register(10)
+            # A later attempt, as after the server gave the first one up.
+            waits = await client.submit("work", "", task_id="t", agent_id="worker")
+            await asyncio.sleep(0.5)
+            assert not worker.ran
+            shared.renew("another process")
+            shared.release(("", "t"), 1, "another process")
+            assert (await waits.result(10)).text == "done by w"
+            cancelled = await client.submit("work", "wait", task_id="c", agent_id="worker")
+            await eventually(lambda: worker.ran == ["t", "c"])
+            await cancelled.cancel()
+            await eventually(lambda: shared.begin(("", "c"), 2, "another process").standing is Standing.YOURS)
+    shared.close()
