@@ -60,13 +60,14 @@ class TaskTruth:
         self.said: dict[tuple[int, str], set[Any]] = {}
         """(attempt, instance) -> the answers that were given there."""
         self.told: Ending | None = None
-        self.told_at = 0.0
+        self.told_at: float | None = None
+        """When somebody first heard of its end: a caller, or the agent whose answer was taken."""
         self.reborn = False
         """It is volatile, and was or may have been forgotten."""
 
     def forget(self) -> None:
         """It is volatile, and nobody has to know of it any more: under the same id it begins anew."""
-        self.offered, self.given, self.told, self.reborn = {}, set(), None, True
+        self.offered, self.given, self.told, self.told_at, self.reborn = {}, set(), None, None, True
 
 
 VOLATILE_SECONDS = 9.0
@@ -104,7 +105,7 @@ class Checker:
     def _living(self, key: TaskKey) -> TaskTruth:
         """As `truth`, but for what is volatile and ended long ago."""
         known = self.truth(key)
-        if known.volatile and known.told is not None and self._now() > known.told_at + VOLATILE_SECONDS:
+        if known.volatile and known.told_at is not None and self._now() > known.told_at + VOLATILE_SECONDS:
             known.forget()
         return known
 
@@ -251,6 +252,8 @@ class Checker:
         """The server says that the outcome of an attempt is safe. `answered`: the agent had said success."""
         known = self.truth(key)
         if known.volatile or known.outcome is not None:
+            if answered and known.told_at is None:
+                known.told_at = self._now()
             return
         if answered:
             self.violate("ACKNOWLEDGED_IS_DURABLE", key, f"the answer of attempt {attempt} is not written down")
@@ -289,7 +292,7 @@ class Checker:
         ending = ending_of(outcome)
         if known.told is not None and known.told != ending:
             self.violate("TERMINAL_ABSORBS", key, f"it ended as {known.told}, now as {ending}")
-        if known.told is None:
+        if known.told_at is None:
             known.told_at = self._now()
         known.told = ending
         if outcome.state < FIRST_TERMINAL:
