@@ -41,6 +41,13 @@ def selector_options(command: F) -> F:
             ),
             click.option("--task-id", metavar="ID", help="Chosen by you: the same task sent twice runs once."),
             click.option("--session", type=SESSION, help="The conversation it belongs to."),
+            click.option(
+                "--said",
+                "entities",
+                type=PAIR,
+                multiple=True,
+                help="What the user said, for the conversation (repeatable).",
+            ),
             click.option("--priority", type=click.IntRange(0, 9), help="Higher is earlier (default: 3)."),
             click.option(
                 "--class",
@@ -97,6 +104,8 @@ def task_options(given: dict[str, Any], method: str) -> TaskOptions:
         options["durable"] = False
     if "labels" in options:
         options["labels"] = dict(options["labels"])
+    if "entities" in options:
+        options["entities"] = dict(options["entities"])
     attached = options.pop("attach", ())
     if attached:
         options["attachments"] = {name: read_content(source) for name, source in attached}

@@ -114,8 +114,11 @@ class Home:
         context = self._find(name)
         return context is not None and context.has(task_id)
 
-    def open(self, name: SessionName, now_ms: int, ttl_ms: int | None = None) -> Context:
-        """The session, which is used now: it begins, or its time begins anew."""
+    def open(
+        self, name: SessionName, now_ms: int, ttl_ms: int | None = None, accepted_wall_ms: int | None = None
+    ) -> Context:
+        """The session, which is used now: it begins, or its time begins anew. One that was deleted begins anew only
+        for a task that was accepted after that (`accepted_wall_ms`)."""
         context = self._find(name)
         if context is not None and context.expires_ms <= now_ms:
             self._drop(context)
@@ -125,7 +128,8 @@ class Home:
             self._count_new(context)
         else:
             self._contexts.move_to_end(name)
-        context.is_there = True
+        if accepted_wall_ms is None or accepted_wall_ms > context.deleted_wall_ms:
+            context.is_there = True
         context.ttl_ms = ttl_ms or context.ttl_ms or self.room.ttl_ms
         context.expires_ms = now_ms + context.ttl_ms
         self._make_room(context)

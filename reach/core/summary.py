@@ -30,12 +30,16 @@ def _text(said: Said) -> str:
     return said.content[:LOOKED_AT] if isinstance(said.content, str) else ""
 
 
+def _sentences(text: str) -> list[str]:
+    return [part.strip() for part in _END.split(text)]
+
+
 def _best(text: str, weights: Counter[str]) -> str:
-    """The most telling sentence of a text."""
+    """The most telling sentence of a text. What is said again and again, such as a greeting, tells little."""
     best, most = "", -1.0
-    for sentence in [part.strip() for part in _END.split(text)]:
+    for sentence in _sentences(text):
         words = set(words_of(sentence))
-        value = sum(weights[word] for word in words) / (4 + len(words))
+        value = sum(weights[word] for word in words) / (4 + len(words)) / max(1, weights[f"\0{sentence}"])
         if sentence and value > most:
             best, most = sentence, value
     return " ".join(best.split())
@@ -69,6 +73,7 @@ def extract(summary: str, turns: Sequence[Exchange], most: int = SUMMARY_BYTES) 
     """A summary of what was summarised before and of some turns, at most `most` bytes."""
     texts = [_text(said) for turn in turns for said in (turn.request, turn.response)]
     weights = Counter(word for text in (summary, *texts) for word in words_of(text))
+    weights.update(f"\0{sentence}" for text in texts for sentence in _sentences(text))  # how often each was said
     lines = [*summary.splitlines(), *lines_of(turns, weights)]
     lines = list(dict.fromkeys(line for line in lines if line))
     size = sum(len(line.encode()) + 1 for line in lines)

@@ -72,7 +72,7 @@ def _place_of(token: str) -> Place | None:
     """Where the page begins that a token names."""
     if not token:
         return None
-    used, _, session = check_id("page_token", token, most=1 << 10).partition(" ")
+    used, _, session = check_id("page_token", token, most=4 << 10).partition(" ")
     if not session or not used.isdecimal() or len(used) > 18:
         raise invalid("page_token", "is none of ours: begin without one")
     return int(used), session

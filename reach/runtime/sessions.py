@@ -130,11 +130,17 @@ class Sessions:
     # -- what happens -------------------------------------------------------------------------------------------------
 
     def offered(self, task: Task) -> bytes:
-        """An attempt of a session's task is offered: what is known of the session, for the agent."""
+        """An attempt of a session's task is offered: what is known of the session, for the agent. Whatever goes wrong
+        here, the task goes on."""
         name = (task.tenant, task.session)
-        context = self.home(name).open(name, self._host.clock.now_ms(), task.session_ttl_ms)
-        snapshot, number = task.pool.handoffs.given(task)
-        return self._host.codec.offered_context(context, snapshot, number)
+        try:
+            now_ms, accepted = self._host.clock.now_ms(), task.accepted_wall_ms
+            context = self.home(name).open(name, now_ms, task.session_ttl_ms, accepted)
+            snapshot, number = task.pool.handoffs.given(task)
+            return self._host.codec.offered_context(context, snapshot, number)
+        except Exception:
+            log.exception("a task is offered without the context of its session; please report this")
+            return b""
 
     def ended(self, task: Task) -> None:
         """A task of a session has ended: its turn is there before anybody hears of it, for they may go on at once."""
@@ -171,13 +177,17 @@ class Sessions:
         self._read_next(name)
 
     def _apply(self, task: Task) -> None:
-        """The turn of a task becomes part of its session, once."""
+        """The turn of a task becomes part of its session, once. Whatever goes wrong here, its callers are told."""
         name, clock = (task.tenant, task.session), self._host.clock
-        turn, facts = self._host.codec.exchange_of(task)
         home = self.home(name)
-        context = home.add(name, turn, facts, task.accepted_wall_ms, clock.now_ms(), task.session_ttl_ms)
-        if context is not None:
-            self._summarise(home, context)
+        try:
+            turn, facts = self._host.codec.exchange_of(task)
+            context = home.add(name, turn, facts, task.accepted_wall_ms, clock.now_ms(), task.session_ttl_ms)
+            if context is not None:
+                self._summarise(home, context)
+        except Exception:
+            log.exception("the turn of a task was lost; please report this")
+        if home.is_dirty:
             self._flush_soon()
 
     def _forget(self, fact: OutboxRow) -> None:

@@ -403,13 +403,14 @@ def test_answers_of_the_fake_agent(on: Command, echo_agents: Start) -> None:
 
 def test_SES_1_sessions_can_be_looked_at_and_forgotten(on: Command) -> None:
     session = "shop:ada:the first"
-    on("dispatch", "--agent", "echo", "--session", session, "I am Ada")
+    on("dispatch", "--agent", "echo", "--session", session, "--said", "name=Ada", "I am Ada")
     on("dispatch", "--agent", "echo", "--session", session, "again")
     (listed,) = on("sessions", "list", "--app", "shop", "--json").data["sessions"]
     assert listed["key"]["session_id"] == "the first"
     assert "shop:ada:the first" in on("sessions", "list").out
     shown = on("sessions", "show", session)
     assert (shown.code, "I am Ada" in shown.out) == (0, True)
+    assert re.search(r"^said: name +Ada$", shown.out, re.MULTILINE)
     turns = on("sessions", "show", session, "--json").data["context"]["turns"]
     assert [turn["request"]["text"] for turn in turns] == ["I am Ada", "again"]
     assert on("sessions", "delete", session).code == 0

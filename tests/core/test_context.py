@@ -152,6 +152,13 @@ def test_an_extract_is_bounded_and_keeps_what_says_most():
     assert all(len(line.encode()) <= LINE_BYTES for line in lines_of([turn(1, "x" * 9_999)]))
 
 
+def test_what_is_said_again_and_again_tells_little():
+    told = [turn(number, f"Good morning, my friend. Part {number} broke.", "ok") for number in range(10)]
+    assert [line for line in extract("", told).splitlines() if "user" in line] == [
+        f"user: Part {number} broke." for number in range(10)
+    ]
+
+
 @given(st.text(max_size=300), st.lists(st.tuples(st.text(max_size=300), st.text(max_size=300)), max_size=12))
 def test_an_extract_takes_any_text(summary, texts):
     turns = [turn(number, asked, answered) for number, (asked, answered) in enumerate(texts)]

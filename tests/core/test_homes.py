@@ -135,6 +135,16 @@ def test_a_deleted_session_is_not_brought_back_by_tasks_that_were_accepted_befor
     assert kept.revision > 1
 
 
+def test_a_task_that_waited_while_its_session_was_deleted_does_not_bring_it_back():
+    one = home()
+    add(one, NAME, 1)
+    one.delete(NAME, 0, WALL + 5)
+    assert one.open(NAME, 0, None, WALL + 5).revision > 0
+    assert one.look(NAME, 0) is None
+    one.open(NAME, 0, None, WALL + 6)
+    assert one.look(NAME, 0) is not None
+
+
 def test_a_summary_that_comes_too_late_changes_nothing():
     one = home()
     context = one.open(NAME, 0)

@@ -10,6 +10,7 @@ from reach.core import events as ev
 from reach.core.context import Context, Exchange, Facts
 from reach.core.delivery import Delivery
 from reach.core.effects import Turn
+from reach.core.handoff import Handoffs
 from reach.core.model import Task
 from reach.core.pool import Pool
 from reach.core.rows import OutboxRow
@@ -129,6 +130,18 @@ def webhooks_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Committer, "submit", submit)
 
 
+def snapshots_that_meet(patch: pytest.MonkeyPatch) -> None:
+    """Who gets a session is given what was said of another one of the pool."""
+
+    def given(self: Handoffs, task: Task) -> tuple[bytes, int]:
+        for moving in self._moving.values():
+            if moving.snapshot:
+                return moving.snapshot, 1
+        return b"", 0
+
+    patch.setattr(Handoffs, "given", given)
+
+
 PLANTED: dict[str, Any] = {
     "ack before commit": ack_before_commit,
     "retry without fencing": retry_without_fencing,
@@ -136,6 +149,7 @@ PLANTED: dict[str, Any] = {
     "turns without an outbox": turns_without_an_outbox,
     "turns told twice": turns_told_twice,
     "sessions that meet": sessions_that_meet,
+    "snapshots that meet": snapshots_that_meet,
     "webhooks without an outbox": webhooks_without_an_outbox,
     "webhooks with a name for each process": webhooks_with_a_name_for_each_process,
     "webhooks before the commit": webhooks_before_the_commit,
