@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
@@ -26,6 +27,10 @@ CHUNK: Final = 64
 AUDITED: Final = 10
 """Ids in a line of the audit log."""
 READ_AT_ONCE: Final = 16
+
+
+_TAIL: Final = re.compile(r"~[0-9a-f]{12}\Z")
+"""What the id of a task has that was tried again before."""
 
 
 class DeadLetters:
@@ -147,7 +152,7 @@ def new_id(dead: Task, request_id: str) -> str:
     """The id of the task that tries a dead letter again: for one request there is one, however often it comes."""
     made = hashlib.sha256(f"{dead.row}\0{dead.accepted_wall_ms}\0{request_id}".encode("utf-8", "surrogatepass"))
     tail = f"~{made.hexdigest()[:12]}"
-    head = dead.task_id.encode("utf-8", "ignore")[: ID_BYTES - len(tail)].decode("utf-8", "ignore")
+    head = _TAIL.sub("", dead.task_id).encode("utf-8", "ignore")[: ID_BYTES - len(tail)].decode("utf-8", "ignore")
     return head + tail
 
 

@@ -30,6 +30,9 @@ LANES_AT_ONCE: Final = 256
 READ_AGAIN_SECONDS: Final = 1.0
 """How long to wait before a read that failed is tried again, or lanes are looked for that had no room."""
 
+LAST: Final = "\x7f"
+"""Behind all that may follow the owner in the name of a lane."""
+
 FactName = tuple[int, str]
 """(shard, key): names a fact within its kind."""
 
@@ -40,6 +43,13 @@ class Bounds(NamedTuple):
     facts: int = 1_000
     """In each lane."""
     lanes: int = 64
+    of_owner: int = 0
+    """Lanes of one owner, which is the first word of their names; 0: as many as there may be. So nobody takes all."""
+
+
+def owner_of(lane: str) -> str:
+    """Whose a lane is."""
+    return lane.partition(" ")[0]
 
 
 class Receiver(Protocol):
@@ -70,13 +80,15 @@ class _Lane:
 
 
 class _Kind:
-    __slots__ = ("bounds", "lanes", "left", "looking", "name", "receiver", "refused")
+    __slots__ = ("bounds", "lanes", "left", "looking", "name", "owners", "receiver", "refused")
 
     def __init__(self, name: str, receiver: Receiver, bounds: Bounds) -> None:
         self.name = name
         self.receiver = receiver
         self.bounds = bounds
         self.lanes: dict[str, _Lane] = {}
+        self.owners: dict[str, int] = {}
+        """How many lanes each has."""
         self.left = True
         """The journal may have facts of lanes that are not open."""
         self.looking = False
@@ -164,11 +176,21 @@ class Outbox:
 
     def _open(self, kind: _Kind, name: str) -> _Lane | None:
         """A lane that is new here; None if there is no room for it: its facts wait in the journal."""
-        if len(kind.lanes) >= kind.bounds.lanes or self._stopped:
+        owner, bounds = owner_of(name), kind.bounds
+        owned = kind.owners.get(owner, 0)
+        if len(kind.lanes) >= bounds.lanes or 0 < bounds.of_owner <= owned or self._stopped:
             kind.left = kind.refused = True
             return None
+        kind.owners[owner] = owned + 1
         lane = kind.lanes[name] = _Lane(name, left=kind.left)
         return lane
+
+    def _close(self, kind: _Kind, lane: _Lane) -> None:
+        del kind.lanes[lane.name]
+        owner = owner_of(lane.name)
+        kind.owners[owner] -= 1
+        if not kind.owners[owner]:
+            del kind.owners[owner]
 
     def _hand_over(self, kind: _Kind, lane: _Lane, fact: OutboxRow) -> None:
         name = (fact.shard, fact.key)
@@ -194,7 +216,7 @@ class Outbox:
             if len(lane.held) <= kind.bounds.facts // 2:
                 self._fill(kind, lane)
         elif not lane.held:
-            del kind.lanes[lane.name]
+            self._close(kind, lane)
             if kind.left and not kind.looking:
                 kind.looking = True
                 self._loop.call_later(READ_AGAIN_SECONDS, self._look, kind)
@@ -230,14 +252,22 @@ class Outbox:
             if names is None:
                 self._loop.call_later(READ_AGAIN_SECONDS, self._look, kind, after)
                 return
+            full = ""
             for name in names:
+                if full and owner_of(name) == full:
+                    continue
                 lane = kind.lanes.get(name) or self._open(kind, name)
-                if lane is None:
+                if lane is not None:
+                    self._tend(kind, lane)
+                elif len(kind.lanes) >= kind.bounds.lanes:
                     break
-                self._tend(kind, lane)
+                else:
+                    full = owner_of(name)
             else:
                 if len(names) == LANES_AT_ONCE:
-                    self._look(kind, names[-1])
+                    # Past all lanes of an owner that has as many as it may, however many there are.
+                    past_all = bool(full) and owner_of(names[-1]) == full
+                    self._look(kind, f"{full} {LAST}" if past_all else names[-1])
                     return
             kind.looking = False
             kind.left = kind.refused

@@ -138,9 +138,12 @@ class Retention:
             if not await self._purge(before, dead_letters=False, most=SHRINK_ROWS):
                 removed = await self._purge(before, dead_letters=True, most=SHRINK_ROWS)
                 self.dead_letters = max(0, self.dead_letters - removed)
-                if not removed:
+                if not removed and not await self._tending.do(self._drop_failed):
                     return  # what is left is open, or has only just ended
             await asyncio.sleep(PAUSE_SECONDS)
+
+    def _drop_failed(self) -> int:
+        return self._journal.drop_facts(self._failed, END_OF_TIME, MOST_ROWS)
 
     async def _purge(self, before_ms: int, *, dead_letters: bool, most: int = MOST_ROWS) -> int:
         """One batch; how large depends on how long the last one took: results may have 4 MiB each."""

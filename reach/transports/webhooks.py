@@ -18,11 +18,11 @@ import msgspec
 from agentreach.v1 import task_pb2
 from reach.core.chance import fraction
 from reach.core.effects import Turn
-from reach.core.model import Task
+from reach.core.model import Outcome, Task
 from reach.core.rows import OutboxDone, OutboxRow
 from reach.errors import InvalidRequest, ReachError
 from reach.runtime.clock import Clock
-from reach.runtime.outbox import Bounds
+from reach.runtime.outbox import Bounds, owner_of
 from reach.store.base import StoreError
 from reach.transports.posting import Answer
 from reach.wire.answers import outcome_size
@@ -40,8 +40,9 @@ from reach.wire.webhooks import (
 
 log = logging.getLogger(__name__)
 
-BOUNDS: Final = Bounds(facts=64, lanes=1_024)
-"""Deliveries in memory for each destination, and destinations; what is beyond waits in the journal."""
+BOUNDS: Final = Bounds(facts=64, lanes=1_024, of_owner=256)
+"""Deliveries in memory for each destination, and destinations, in all and of one tenant; what is beyond waits in the
+journal."""
 AT_ONCE: Final = 4
 """Tries to one destination at a time; 1 while it is not well."""
 NOT_WELL: Final = 2
@@ -49,9 +50,13 @@ NOT_WELL: Final = 2
 DOWN: Final = 4
 """Failed tries in a row from which on a destination was down: when it answers again, nobody waits any longer."""
 LARGE_BYTES: Final = 64 << 10
-"""Larger results are made into bodies off the loop."""
+"""Results from here on are large: made into bodies off the loop, and bounded by MOST_LARGE."""
 MOST_TRIES: Final = 512
 """Tries to all destinations at a time."""
+MOST_OF_TENANT: Final = 128
+"""Tries of one tenant at a time: many receivers that hang must not hold up those of others."""
+MOST_LARGE: Final = 16
+"""Tries with large results at a time, one to a destination; such a result and its body take some 20 MiB."""
 DELAYS_S: Final = (5, 30, 120, 600, 1_800, 3_600)
 """Seconds before each next try; the last one repeats. ± 20 % by chance."""
 PATIENCE_MS: Final = 3_600_000
@@ -94,7 +99,7 @@ class _Delivery:
 class _Line:
     """What goes to one destination."""
 
-    __slots__ = ("failures", "ready", "running", "waiting")
+    __slots__ = ("failures", "large", "ready", "running", "waiting")
 
     def __init__(self) -> None:
         self.ready: deque[_Delivery] = deque()
@@ -103,6 +108,7 @@ class _Line:
         self.running = 0
         self.failures = 0
         """Failed tries since the last good one."""
+        self.large = asyncio.Lock()
 
 
 class Webhooks:
@@ -144,6 +150,9 @@ class Webhooks:
         self._seed = clock.seed()
         self._lines: dict[str, _Line] = {}
         self._running: set[asyncio.Task[None]] = set()
+        self._large = asyncio.Semaphore(MOST_LARGE)
+        self._of_tenant: dict[str, int] = {}
+        """Tries that run."""
         self._held_back: dict[str, None] = {}
         """Lanes that could go on but for `MOST_TRIES`, in order."""
         self._stopped = False
@@ -171,33 +180,43 @@ class Webhooks:
 
     def _go(self, lane: str, line: _Line) -> None:
         """Begins as many tries as there may be."""
+        tenant = owner_of(lane)
         while line.ready and line.running < (AT_ONCE if line.failures < NOT_WELL else 1) and not self._stopped:
-            if len(self._running) >= MOST_TRIES:
+            of_tenant = self._of_tenant.get(tenant, 0)
+            if len(self._running) >= MOST_TRIES or of_tenant >= MOST_OF_TENANT:
                 self._held_back[lane] = None
                 return
             line.running += 1
-            self._run(self._try(lane, line, line.ready.popleft()))
+            self._of_tenant[tenant] = of_tenant + 1
+            self._run(self._try(lane, line, line.ready.popleft()), tenant)
         if not (line.ready or line.running or line.waiting):
             self._lines.pop(lane, None)
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, None], tenant: str) -> None:
         task = self._loop.create_task(work, name="webhook")
         self._running.add(task)
-        task.add_done_callback(self._ran)
+        task.add_done_callback(lambda done: self._ran(done, tenant))
 
-    def _ran(self, task: asyncio.Task[None]) -> None:
+    def _ran(self, task: asyncio.Task[None], tenant: str) -> None:
         self._running.discard(task)
-        while self._held_back and not self._stopped and len(self._running) < MOST_TRIES:
-            lane = next(iter(self._held_back))
-            del self._held_back[lane]
-            line = self._lines.get(lane)
-            if line is not None:
-                self._go(lane, line)
+        self._of_tenant[tenant] -= 1
+        if not self._of_tenant[tenant]:
+            del self._of_tenant[tenant]
+        if self._stopped:
+            return
+        for lane in list(self._held_back):
+            if len(self._running) >= MOST_TRIES:
+                return
+            if self._of_tenant.get(owner_of(lane), 0) < MOST_OF_TENANT:
+                del self._held_back[lane]
+                line = self._lines.get(lane)
+                if line is not None:
+                    self._go(lane, line)
 
     async def _try(self, lane: str, line: _Line, delivery: _Delivery) -> None:
         delivery.tries += 1
         try:
-            answer = await self._deliver(delivery.fact)
+            answer = await self._deliver(delivery.fact, line)
         except Exception:
             log.exception("a webhook could not be tried; please report this")
             answer = Answer(error="a fault of the server")
@@ -254,13 +273,25 @@ class Webhooks:
 
     # -- one try ------------------------------------------------------------------------------------------------------
 
-    async def _deliver(self, fact: OutboxRow) -> Answer | None:
+    async def _deliver(self, fact: OutboxRow, line: _Line) -> Answer | None:
         """One try; None if there is nothing to deliver any more."""
         try:
-            task = await self._find(fact.tenant, fact.task_id)
+            task = await self._find_ended(fact)
+            if task is None or outcome_size(_outcome(task)) <= LARGE_BYTES:
+                return await self._send(fact, task)
+            task = None  # not in memory while it waits for its turn
+            async with line.large, self._large:
+                return await self._send(fact, await self._find_ended(fact), large=True)
         except (StoreError, ReachError) as error:
             return Answer(error=f"its task cannot be read: {error}")
-        if task is None or task.row != fact.row or task.outcome is None:
+
+    async def _find_ended(self, fact: OutboxRow) -> Task | None:
+        """The task that a fact is about; None if it is kept no longer."""
+        task = await self._find(fact.tenant, fact.task_id)
+        return task if task is not None and task.row == fact.row and task.outcome is not None else None
+
+    async def _send(self, fact: OutboxRow, task: Task | None, *, large: bool = False) -> Answer | None:
+        if task is None:
             log.warning("a webhook is not delivered: its task is kept no longer", extra={"task_id": fact.task_id})
             return None
         spec = task_pb2.TaskSpec.FromString(task.spec)
@@ -269,8 +300,11 @@ class Webhooks:
             key = self._rules.key(fact.tenant, spec.webhook.secret_name)
         except (InvalidRequest, SecretUnreadable) as error:
             return Answer(error=str(error))
-        if outcome_size(task.outcome) > LARGE_BYTES:
-            body = await asyncio.to_thread(body_of, fact, task, spec)
-        else:
-            body = body_of(fact, task, spec)
+        body = await asyncio.to_thread(body_of, fact, task, spec) if large else body_of(fact, task, spec)
+        del task, spec
         return await self._post(target, headers_of(delivery_id(fact), key, self._clock.wall_ms(), body), body)
+
+
+def _outcome(task: Task) -> Outcome:
+    assert task.outcome is not None
+    return task.outcome

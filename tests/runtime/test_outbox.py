@@ -218,6 +218,30 @@ async def test_lanes_without_room_wait_in_the_journal(monkeypatch: pytest.Monkey
     await node.shell.stop()
 
 
+async def test_P7_nobody_takes_all_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Owners with many lanes that hang: the others have room, also when the journal is read."""
+    monkeypatch.setattr(outbox_module, "READ_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(outbox_module, "LANES_AT_ONCE", 3)
+    bounds = Bounds(facts=2, lanes=6, of_owner=2)
+    node = Node(bounds=bounds)
+    await node.shell.settle()
+    for number in range(20):
+        node.commit(fact(f"hog{number:02}", f"hog {number:02}"))
+    node.commit(fact("a", "other 1"), fact("b", "zebra 1"), fact("c", "aunt 1"))
+    await node.shell.settle()
+    assert sorted(node.desk.keys) == ["a", "b", "c", "hog00", "hog01"]
+    again = node.crash(bounds)
+    await again.shell.settle(60)
+    assert sorted(again.desk.keys) == ["a", "b", "c", "hog00", "hog01"]
+    for done in range(20):
+        hogs = [one for one in again.desk.taken if one.key.startswith("hog")]
+        await again.finish(hogs[done])
+        await again.shell.settle(60)
+    assert len(again.desk.keys) == 23
+    assert again.outbox._kinds[KIND].owners == {"other": 1, "zebra": 1, "aunt": 1}
+    await again.shell.stop()
+
+
 # Races with reads
 
 

@@ -60,7 +60,7 @@ class Desk(Clock):
         self.loop = FakeLoop()
         self.leap_ms = 0
         (tmp_path / "secret").write_text("hush")
-        rules = WebhookRules([Secret("one", str(tmp_path / "secret"), frozenset({"acme"}))])
+        rules = WebhookRules([Secret("one", str(tmp_path / "secret"), frozenset({"acme", "globex"}))])
         self.answers: dict[str, Any] = {}
         """By host: an answer, a list of answers, or a future that never comes."""
         self.tries: list[tuple[float, str, str]] = []
@@ -109,14 +109,14 @@ class Desk(Clock):
         finally:
             self.running -= 1
 
-    def end(self, row: int, host: str) -> OutboxRow:
+    def end(self, row: int, host: str, content: str = "done", tenant: str = "acme") -> OutboxRow:
         spec = task_pb2.TaskSpec(task_id=f"t{row}")
         spec.webhook.url = f"https://{host}/x"
-        task = Task("acme", spec.task_id, spec.SerializeToString(), Requirement())
-        task.row, task.outcome = row, Outcome(TaskState.SUCCEEDED, "done")
+        task = Task(tenant, spec.task_id, spec.SerializeToString(), Requirement())
+        task.row, task.outcome = row, Outcome(TaskState.SUCCEEDED, content)
         self.tasks[task.task_id] = task
-        lane = f"acme https://{host}:443"
-        fact = OutboxRow(0, "webhook", lane, str(row), row, "acme", task.task_id, self.wall_ms(), b"")
+        lane = f"{tenant} https://{host}:443"
+        fact = OutboxRow(0, "webhook", lane, str(row), row, tenant, task.task_id, self.wall_ms(), b"")
         self.webhooks.take(fact)
         return fact
 
@@ -262,6 +262,44 @@ async def test_all_tries_together_are_bounded_and_nobody_is_forgotten(tmp_path: 
     await settle()
     assert desk.most_running <= 6
     assert len(desk.finished) == 40
+
+
+async def test_P7_one_tenant_does_not_take_all_tries(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(module, "MOST_OF_TENANT", 3)
+    desk = Desk(tmp_path)
+    never: list[asyncio.Future[Answer]] = []
+    for row in range(12):
+        never.append(asyncio.get_running_loop().create_future())
+        desk.answers[f"h{row}"] = never[-1]
+        desk.end(row, f"h{row}")
+    desk.end(100, "good", tenant="globex")
+    await settle()
+    assert (desk.most_running, desk.finished) == (3 + 1, ["100"])
+    for one in never:
+        one.set_result(GOOD)
+    await settle()
+    await settle()
+    assert len(desk.finished) == 13
+    assert desk.webhooks._of_tenant == {}
+
+
+async def test_large_results_are_sent_a_few_at_a_time_and_one_to_a_destination(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    hanging = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    desk.answers["a"] = list(hanging)
+    for row in range(3):
+        desk.end(row, "a", "x" * 100_000)
+    desk.end(8, "b", "x" * 100_000)
+    async with asyncio.timeout(5):
+        while not desk.finished or not desk.running:  # noqa: ASYNC110 - bodies are made in a thread
+            await asyncio.sleep(0.01)
+    assert desk.finished == ["8"]
+    assert desk.running == 1
+    for one in hanging:
+        one.set_result(GOOD)
+    async with asyncio.timeout(5):
+        while len(desk.finished) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_what_cannot_be_sent_now_is_tried_later(tmp_path: Path) -> None:
