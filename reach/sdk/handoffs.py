@@ -158,8 +158,8 @@ class SessionHooks:
     def snapshot(self, function: F) -> F:
         """A decorator: the function says what this process knows of a conversation that is about to move to another
         one. It gets the `SessionKey` and returns bytes, text or what JSON can say, at most 256 KiB, or None. It is
-        called on the loop, may be `async def`, and has a second to answer. The context of a conversation (what was
-        said) goes along anyway."""
+        called on the loop, may be `async def`, and has a second to answer. Keep what it tells of for a while: if nobody
+        takes the conversation up, it stays here. The context (what was said) goes along anyway."""
         self._handoffs.on_snapshot = function
         if "handoff" not in self._registration["features"]:
             self._registration["features"].append("handoff")

@@ -13,6 +13,12 @@ from tests.transports.endpoint_agent import EndpointAgent, serving
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.fixture(autouse=True)
+def a_patient_server(monkeypatch):
+    """The machine may be busy: answers are waited for."""
+    monkeypatch.setattr("reach.core.handoff.ASK_MS", 15_000)
+
+
 async def pair(stubs, **fields):
     """Two agents of one pool that hand over."""
     name = unique("mover")
@@ -47,7 +53,7 @@ async def test_SES_4_a_session_moves_with_what_its_instance_knew(stubs):
     await caller.submit(1, "INTEREST_EVENTS", task_id=session, selector=selector, session=key(session))
     request = await old.next("handoffs")
     assert request.session == pb.SessionKey(**key(session))
-    assert request.timeout.seconds == 1
+    assert request.timeout.seconds == 15
     await old.send(handoffs=[{"link": 1, "session": request.session, "snapshot": b"my notes"}])
     offer = await new.next("offers")
     assert (offer.session_context.handoff, offer.session_context.handoff_number) == (b"my notes", 1)
