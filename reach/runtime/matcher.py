@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from heapq import nlargest
-from math import sqrt
+from math import hypot
 
 from reach.core.directory import Directory
 from reach.runtime.clock import Clock
@@ -172,7 +172,7 @@ class Matcher:
 
 def unit(vector: list[float]) -> list[float]:
     """A vector of length 1 in the same direction; one without a direction stays as it is."""
-    length = sqrt(sum(one * one for one in vector))
+    length = hypot(*vector)  # scaled: the squares of small numbers are lost
     return [one / length for one in vector] if length else vector
 
 
