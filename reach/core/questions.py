@@ -123,7 +123,7 @@ class Questions:
         turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))
         if task.state is TaskState.WAITING:
             return
-        if same and ask.name and dialogue is not None:
+        if same and ask.name and dialogue is not None and dialogue.given_ms:
             turn.sends.append(GiveInput(task, dialogue.inputs[-1]))  # it did not hear the answer
         elif dialogue is not None and len(dialogue.inputs) >= QUESTIONS:
             self.pool.delivery.stop_attempt(task, Reason.PROTOCOL_VIOLATION, turn)
@@ -151,11 +151,8 @@ class Questions:
         question = Question(len(dialogue.inputs) + 1, task.attempt, ask, turn.now_ms, turn.now_ms + wait_ms,
                             turn.wall_ms + wait_ms)  # fmt: skip
         dialogue.question, dialogue.given_ms, dialogue.resume_by_ms = question, 0, 0
-        if instance.running.pop(task.key, None) is not None:
-            instance.inflight -= task.cost
-            instance.moved_ms = turn.now_ms
-            pool.router.place(instance)
-            pool.slot_freed = True
+        instance.moved_ms = turn.now_ms
+        self._give_back(task, instance)
         self._paused[task.key] = task
         if pool.circuits.probes:
             pool.circuits.released(task)
@@ -306,9 +303,25 @@ class Questions:
             task.lease_until_ms = 0
             if task.state is TaskState.WAITING:
                 self._go_on(task, instance, turn)
+            elif not dialogue.given_ms:
+                self._wait_again(task, instance)
             elif not instance.dialled:
                 turn.sends.append(GiveInput(task, dialogue.inputs[-1]))
             self.pool.deadlines.arm(task, turn)
+
+    def _wait_again(self, task: Task, instance: Instance) -> None:
+        """An attempt that was given up while it waited is back, and nobody has answered it."""
+        state = next_state(task.state, TaskInput.PAUSE)
+        assert state is not None, task
+        task.state = state
+        self._give_back(task, instance)
+        self._paused[task.key] = task
+
+    def _give_back(self, task: Task, instance: Instance) -> None:
+        if instance.running.pop(task.key, None) is not None:
+            instance.inflight -= task.cost
+            self.pool.router.place(instance)
+            self.pool.slot_freed = True
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

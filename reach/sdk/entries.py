@@ -166,6 +166,8 @@ def _weight(event: event_pb2.TaskEvent) -> int:
     if event.HasField("delta"):
         payload = event.delta.payload
         return EVENT_OVERHEAD + len(payload.text) + len(payload.data)
+    if event.HasField("waiting"):
+        return EVENT_OVERHEAD + len(event.waiting.prompt.text) + len(event.waiting.prompt.data)
     if event.HasField("gap"):
         sizes = (len(delta.payload.text) + len(delta.payload.data) for delta in event.gap.snapshot)
         return EVENT_OVERHEAD + sum(sizes)

@@ -312,3 +312,17 @@ def test_RTE_7_the_session_of_a_waiting_task_stays_with_its_instance():
     shell.advance_beating(1_800_000, *shell.pool.instances.values(), every_ms=5_000)
     turn = shell.submit(session="a:b:c", **LONG)
     assert turn.instance is one
+
+
+def test_DLV_7_who_was_given_up_while_it_waited_and_comes_back_goes_on_waiting():
+    shell, task, one, _ = asking("one", retry="patient")
+    shell.lose(one, ours=True)
+    shell.advance(6_000)  # it did not come back in time: given up, and tried again later or elsewhere
+    assert state(task) is TaskState.PENDING
+    shell.step(shell.joined("one", running=named(task)))
+    assert (state(task), task.attempt, one.inflight) == (TaskState.WAITING, 1, 0)
+    assert not of(shell.ask(task, name="other"), GiveInput)
+    sends = shell.answer(task, "yes")
+    assert only(sends, GiveInput).input.content == "yes"
+    shell.report(task)
+    ended(task, TaskState.SUCCEEDED)

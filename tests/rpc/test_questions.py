@@ -207,3 +207,24 @@ async def test_DLV_1_a_stub_of_another_tenant_sees_no_such_task_and_needs_no_inp
             await stubs.dispatch.SendInput(request)
         assert error_from_rpc(error.value).reason is Reason.WRONG_STATE
         assert (await handle.result(10)).text == "today in a thread"
+
+
+async def test_STR_4_a_reader_of_many_large_questions_is_told_them_all(tmp_path):
+    """What a question takes of a reader's credit, the reader gives back."""
+    async with running(tmp_path) as node:
+        agent = Agent("asks", addr=f"127.0.0.1:{node.port}")
+
+        @agent.route("often")
+        async def often(task: Task) -> str:
+            for number in range(12):
+                await task.ask("x" * 60_000, name=f"q{number}")
+            return "enough"
+
+        async with agent, Client(f"127.0.0.1:{node.port}") as client, asyncio.timeout(20):
+            await agent.register(10)
+            asked = 0
+            async for event in client.stream("often", "", agent_id="asks"):
+                if event.kind == "waiting":
+                    asked += 1
+                    await client.send_input(event.task_id, "y", question=event.question)
+            assert asked == 12

@@ -9,6 +9,7 @@ from reach.core import events as ev
 from reach.core.effects import Welcome
 from reach.core.model import Fault, Instance, Task, TaskKey
 from reach.core.pool import Pool
+from reach.core.questions import Ask, Input
 from reach.core.stream import Delta
 from reach.errors import ErrorClass, ReachError, Reason
 from reach.runtime.reach_api import fault_of
@@ -62,7 +63,10 @@ class AgentDoor(ServerEnd):
         """See AgentLink."""
         key = (tenant, task_id)
         self.server.tell("acknowledges {} #{}", TaskName(task_id), attempt)
-        self.server.checker.acknowledged(key, attempt, self._answers.get((key, attempt), False))
+        if (key, attempt) in self.server.asked:
+            self.server.checker.questions.acknowledged(key, attempt)
+        else:
+            self.server.checker.acknowledged(key, attempt, self._answers.get((key, attempt), False))
         self._say("acknowledge", key, attempt)
 
     def refuse(self, tenant: str, task_id: str, attempt: int, fault: Fault) -> None:
@@ -77,6 +81,12 @@ class AgentDoor(ServerEnd):
         if fault is None and self._instance is not None:
             self.server.checker.granted(key, attempt, self._instance.instance_id)
         self._say("grant", key, attempt, fault)
+
+    def give_input(self, task: Task, given: Input) -> None:
+        """See AgentLink."""
+        self.server.tell("gives {} #{} its answer {}", TaskName(task.task_id), task.attempt, given.input_id)
+        self.server.checker.questions.given(task.key, task.attempt, given.question, given.content)
+        self._say("input", task.key, task.attempt, given.question)
 
     def credit(self, tenant: str, task_id: str, attempt: int, count: int) -> None:
         """See AgentLink."""
@@ -151,7 +161,9 @@ class AgentDoor(ServerEnd):
         else:
             (tenant, task_id), attempt, *rest = rest
             event = event_of(instance, kind, tenant, task_id, attempt, rest)
-            if isinstance(event, ev.Reported):
+            if isinstance(event, ev.Reported) and event.waiting is not None:
+                self.server.asked.add(((tenant, task_id), attempt))
+            elif isinstance(event, ev.Reported):
                 self._answers[(tenant, task_id), attempt] = event.fault is None and event.released is None
             elif kind != "accept":
                 event.reply = Still(self)
@@ -245,6 +257,8 @@ def event_of(instance: Instance, kind: str, tenant: str, task_id: str, attempt: 
         event.folded = what
     elif how == "released":
         event.released = what
+    elif how == "waiting":
+        event.waiting = Ask(1, "text/plain", "May I?", what)
     else:
         event.fault = what
     return event

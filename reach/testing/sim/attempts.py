@@ -72,6 +72,8 @@ class Attempts:
             if new_stream:
                 flow.granted = flow.spent + CREDIT
                 self._go_on(run)
+        if new_stream and run.question:
+            self.put("result", run.key, run.attempt, "waiting", run.question)
         if new_stream and run.asked:
             self.put("effect", run.key, run.attempt)
 
@@ -116,6 +118,10 @@ class Attempts:
         elif what == "effect":
             run.asked = True
             self.put("effect", run.key, run.attempt)
+            return
+        elif what == "ask":
+            run.question = detail
+            self.put("result", run.key, run.attempt, "waiting", detail)
             return
         elif what == "progress":
             self.put("progress", run.key, run.attempt, *detail)
@@ -207,7 +213,9 @@ class Attempts:
 
     def on_stop(self, key: TaskKey, attempt: int) -> None:
         """The server wants an attempt stopped."""
-        if self.random.random() >= self.manners.stubborn:
+        run = self.running.get(key)
+        waits = run is not None and run.question  # who waits for an answer would wait for ever
+        if waits or self.random.random() >= self.manners.stubborn:
             self.cancel(key, attempt, silent=False)
 
     def on_acknowledge(self, key: TaskKey, attempt: int) -> None:
@@ -227,7 +235,7 @@ class Attempts:
         """Something about an attempt is refused."""
         run = self.running.get(key)
         if run is not None and run.attempt == attempt:
-            if fault.reason in LOST and (run.asked or self.random.random() >= self.manners.stubborn):
+            if fault.reason in LOST and (run.asked or run.question or self.random.random() >= self.manners.stubborn):
                 self._stop(run, silent=True)
             return
         outcome = self.unacknowledged.get(key)
@@ -257,6 +265,14 @@ class Attempts:
         self.world.checker.acts(key, attempt, self.boot)
         del run.steps[0]
         self._next(run)
+
+    def on_input(self, key: TaskKey, attempt: int, question: str) -> None:
+        """The answer to a question; it may come again."""
+        run = self.running.get(key)
+        if run is not None and run.attempt == attempt and run.question == question:
+            run.question = ""
+            del run.steps[0]
+            self._next(run)
 
     def on_credit(self, key: TaskKey, attempt: int, count: int) -> None:
         """Room for pieces."""

@@ -264,6 +264,8 @@ def _weight(event: Any) -> int:
     kind, data = event[3], event[4]
     if kind == Kind.DELTA:
         return EVENT_OVERHEAD + len(data.content)
+    if kind == Kind.WAITING:
+        return EVENT_OVERHEAD + len(data.ask.content)
     if kind == Kind.GAP:
         return EVENT_OVERHEAD + sum(len(delta.content) for delta in data.snapshot)
     if kind == Kind.COMPLETE and data[1] is not None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from reach.core.model import FIRST_TERMINAL, Fault, Outcome, TaskKey, TaskState
 from reach.core.rows import OutcomeRow, TaskRow, Writes
 from reach.errors import ErrorClass, Reason
+from reach.testing.sim.questions import QuestionTruth
 from reach.testing.sim.sessions import SessionTruth
 from reach.testing.sim.webhooks import WebhookTruth
 
@@ -88,6 +89,7 @@ class Checker:
         self._told: dict[TaskKey, dict[int, Any]] = {}
         self.sessions = SessionTruth(self)
         self.webhooks = WebhookTruth(self)
+        self.questions = QuestionTruth(self)
 
     def violate(self, name: str, key: TaskKey | None, message: str) -> None:
         """Something must not be so."""
@@ -131,6 +133,7 @@ class Checker:
 
     def _others(self, writes: Writes) -> None:
         rows = self._rows
+        self.questions.durable(writes, rows)
         for effect in writes.effects:
             if (key := rows.get(effect.row)) is not None:
                 self._effect(key, effect.number)

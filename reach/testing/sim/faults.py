@@ -92,4 +92,7 @@ class Dice:
         self.unary = rate(0.0, 0.0, 0.3)
         """Share of outcomes that come by a call of their own, perhaps twice."""
         self.stubborn = rate(0.0, 0.0, 0.7)
+        self.asks = rate(0.0, 0.0, 0.2, 0.6)
+        """Share of attempts that ask their caller something."""
+        self.input_wait_ms = random.choice((3_600_000, 5_000))
         """Share of stops that an agent does not hear."""

@@ -83,6 +83,8 @@ class Server:
         self.process = Process(loop, random)
         self.process.dead = True
         self.starts = 0
+        self.asked: set[tuple[TaskKey, int]] = set()
+        """Attempts that asked something."""
         self._settings = settings
         self._slow_disk = slow_disk
         self._writer: VirtualWriter | None = None

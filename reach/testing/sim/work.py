@@ -36,6 +36,8 @@ class Manners(NamedTuple):
     unary: float
     stubborn: float
     """Share of stops that nobody hears: not every agent is made with our SDK."""
+    asks: float = 0.0
+    """Share of attempts that ask their caller something, once or twice."""
 
 
 def steps_of(random: Random, manners: Manners, effects: EffectKind | None) -> list[Step]:
@@ -53,6 +55,8 @@ def steps_of(random: Random, manners: Manners, effects: EffectKind | None) -> li
     streams = random.random() < manners.streams
     if streams:
         steps += [(pause(), "piece", None) for _ in range(random.randrange(1, 8))]
+    if manners.asks and random.random() < manners.asks:
+        steps += [(pause(), "ask", f"q{number}") for number in range(random.choice((1, 1, 2)))]
     if effects is EffectKind.IRREVERSIBLE:
         steps.append((pause(), "effect", None))
     if random.random() < manners.bad:
@@ -111,7 +115,7 @@ class Run:
     """One attempt that runs in an agent."""
 
     __slots__ = (
-        "asked", "attempt", "cancelled", "ended", "flow", "key", "map_name", "paused", "silent", "steps",
+        "asked", "attempt", "cancelled", "ended", "flow", "key", "map_name", "paused", "question", "silent", "steps",
     )  # fmt: skip
 
     def __init__(self, key: tuple[str, str], attempt: int, steps: list[Step]) -> None:
@@ -121,6 +125,8 @@ class Run:
         self.flow: Flow | None = None
         self.asked = False
         """It waits for permission to begin its effect."""
+        self.question = ""
+        """It waits for an answer to this."""
         self.paused = False
         """It waits for credit."""
         self.cancelled = False

@@ -19,6 +19,7 @@ from reach.testing.sim.faults import TROUBLES, Dice
 from reach.testing.sim.knobs import turned
 from reach.testing.sim.link import Network
 from reach.testing.sim.loop import VirtualLoop
+from reach.testing.sim.questions import People
 from reach.testing.sim.server import Server
 from reach.testing.sim.specs import TYPES, spec_of
 from reach.testing.sim.story import Story, TaskName
@@ -45,12 +46,13 @@ class World:
         settings.queue_limit, settings.queue_bytes = dice.queue_limit, dice.queue_bytes
         settings.dead_letters = self.random.random() < 0.8
         settings.session_ttl_ms = SESSION_TTL_MS
+        settings.input_wait_ms = dice.input_wait_ms
         self.network = Network(self.loop, self.random, dice.slow_frames)
         self.server = Server(self.loop, self.random, self.checker, self.story, settings, dice.slow_disk)
         self.server.journal.unknown = dice.unknown_commits
         self.unreachable = False
         self.raging = True
-        manners = Manners(dice.bad_agents, dice.streams, dice.effects, dice.unary, dice.stubborn)
+        manners = Manners(dice.bad_agents, dice.streams, dice.effects, dice.unary, dice.stubborn, dice.asks)
         self.agents = [
             Agent(self, f"a{number}", TYPES[number % len(TYPES)], self.random.choice((1, 2, 5)), manners)
             for number in range(dice.agents)
@@ -103,6 +105,8 @@ class World:
             self.loop.call_later(2.0 * random.random(), agent.start)
         for caller in self.callers:
             caller.connect()
+        if dice.asks:
+            People(self).start()
         for number in range(dice.tasks):
             self.loop.call_later(dice.seconds * random.random(), self._submit, f"t{number}")
         self.loop.call_later(random.expovariate(1 / dice.every), self._fault)
@@ -123,7 +127,7 @@ class World:
         for agent in self.agents:
             agent.process.wake()
             self._start_agent(agent)
-            agent.manners = Manners(0.0, agent.manners.streams, 0.5, 0.0, 0.0)
+            agent.manners = Manners(0.0, agent.manners.streams, 0.5, 0.0, 0.0, agent.manners.asks)
         end = self.loop.now + HEAL_SECONDS
         while not self.checker.violations and self.loop.now < end:
             self.loop.run_until(self.loop.now + LOOK_SECONDS)
