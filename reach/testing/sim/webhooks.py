@@ -63,7 +63,9 @@ class WebhookTruth:
         """The journal forgets a delivery: somebody has received it, for certain."""
         if done.kind == KIND:
             key = next((key for key, row in self._wanted.items() if str(row) == done.key), None)
-            if key is None or key not in self._names:
+            if key is None:
+                return  # its row was refused, for the id is another task's: nothing of it was kept
+            if key not in self._names:
                 self._checker.violate("WEBHOOKS_ARE_RECEIVED", key, f"delivery {done.key} was forgotten, not received")
             self._forgotten.add(done.key)
 
