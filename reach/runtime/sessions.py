@@ -22,7 +22,7 @@ from reach.core.homes import Home, Room
 from reach.core.model import FIRST_TERMINAL, Fault, Task
 from reach.core.placement import SHARDS, shard_of_session
 from reach.core.rows import ContextRow, OutboxDone, OutboxRow
-from reach.core.session import SessionName
+from reach.core.session import TURN, SessionName
 from reach.core.summary import extract
 from reach.runtime.outbox import Bounds
 from reach.runtime.settings import Settings
@@ -71,7 +71,8 @@ class Sessions:
         self._summariser = summariser
         self._threads = ThreadPoolExecutor(SUMMARIES, "summaries") if summariser is not None else None
         self._homes = [Home(number, room) for number in range(SHARDS)]
-        self._done: list[OutboxDone] = []
+        self._done: dict[tuple[int, str], OutboxDone] = {}
+        """Facts whose turns are part of their sessions; by (shard, key)."""
         self._behind: dict[SessionName, deque[OutboxRow]] = {}
         """Facts whose tasks are being read, and those that came after them."""
         self._flushing: asyncio.TimerHandle | None = None
@@ -143,8 +144,11 @@ class Sessions:
             return b""
 
     def ended(self, task: Task) -> None:
-        """A task of a session has ended: its turn is there before anybody hears of it, for they may go on at once."""
+        """A task of a session has ended: its turn is there before anybody hears of it, for they may go on at once. So
+        its fact is done, whether or not the outbox has room to hand it over."""
         self._apply(task)
+        if not task.volatile:
+            self._forget(OutboxDone(task.pool.shard, TURN, task.session, str(task.row)))
 
     def take(self, fact: OutboxRow) -> None:
         """The fact that a task of a session has ended (`outbox.Receiver`). Mostly its turn is there already."""
@@ -190,8 +194,8 @@ class Sessions:
         if home.is_dirty:
             self._flush_soon()
 
-    def _forget(self, fact: OutboxRow) -> None:
-        self._done.append(OutboxDone(fact.shard, fact.kind, fact.lane, fact.key))
+    def _forget(self, fact: OutboxRow | OutboxDone) -> None:
+        self._done[fact.shard, fact.key] = OutboxDone(fact.shard, fact.kind, fact.lane, fact.key)
         self._flush_soon()
 
     def delete(self, name: SessionName) -> bool:
@@ -245,6 +249,6 @@ class Sessions:
             if home.is_dirty:
                 turn.writes.contexts += home.rows(now_ms, wall_ms)
         self._flushed_bytes = sum(context.size for context in turn.writes.contexts)
-        turn.writes.outbox_done, self._done = self._done, []
+        turn.writes.outbox_done, self._done = [*self._done.values()], {}
         if turn.writes:
             self._host.committer.submit(turn)

@@ -8,6 +8,7 @@ import pytest
 
 from reach.core.context import SUMMARISE_EVERY
 from reach.runtime import sessions
+from reach.runtime.outbox import Bounds
 from reach.runtime.summarisers import EndpointSummariser, SummariserError
 from tests.rpc.peers import AgentByHand, Stubs, running, unique
 from tests.rpc.test_sessions import ask, got
@@ -115,6 +116,23 @@ async def test_a_turn_that_breaks_us_keeps_no_answer_from_its_caller(tmp_path, m
         assert "the turn of a task was lost" in caplog.text
         await eventually(lambda: not node.host.outbox._kinds["turn"].lanes)
         await agent.close()
+
+
+@pytest.mark.asyncio
+async def test_SES_3_an_outbox_without_room_loses_and_doubles_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("reach.runtime.host.BOUNDS", Bounds(facts=1, lanes=1))
+    monkeypatch.setattr("reach.core.context.APPLIED", 2)
+    monkeypatch.setattr(sessions, "FLUSH_SECONDS", 0.3)
+    async with running(tmp_path, storage__type="sqlite") as node, Stubs(node.port) as stubs:
+        agents = await asyncio.gather(*(talk(node, stubs, f"s{number}", 20) for number in range(3)))
+        journal = node.host.past._journal
+        await eventually(lambda: journal.fact_lanes("turn", None, 9) == [])
+        await asyncio.sleep(0.5)  # what waited for room in the outbox is handed over by now
+        assert [(await got(stubs, f"s{number}")).turn_count for number in range(3)] == [20, 20, 20]
+        for agent in agents:
+            await agent.close()
+    async with running(tmp_path, storage__type="sqlite") as node, Stubs(node.port) as stubs:
+        assert [(await got(stubs, f"s{number}")).turn_count for number in range(3)] == [20, 20, 20]
 
 
 @pytest.mark.asyncio
