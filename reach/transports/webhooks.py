@@ -223,10 +223,12 @@ class Webhooks:
         line.running -= 1
         if self._stopped:
             return
-        if answer is None or 200 <= answer.status < 300:
+        if answer is None:
+            self._give_up(delivery, Answer(error="its task is kept no longer"))
+        elif 200 <= answer.status < 300:
             was_down, line.failures = line.failures >= DOWN, 0
             self._done(delivery.fact)
-            self._notes.webhook("delivered" if answer is not None else "given_up")
+            self._notes.webhook("delivered")
             for other in list(line.waiting) if was_down else ():
                 other.timer.cancel()
                 self._due(lane, line, other)
@@ -292,7 +294,6 @@ class Webhooks:
 
     async def _send(self, fact: OutboxRow, task: Task | None, *, large: bool = False) -> Answer | None:
         if task is None:
-            log.warning("a webhook is not delivered: its task is kept no longer", extra={"task_id": fact.task_id})
             return None
         spec = task_pb2.TaskSpec.FromString(task.spec)
         try:

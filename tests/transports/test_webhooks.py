@@ -324,7 +324,12 @@ async def test_a_task_that_is_kept_no_longer_is_not_told_of(tmp_path: Path) -> N
     desk.end(2, "a")
     del desk.tasks["t2"]
     await desk.loop.pass_by(60)
-    assert (desk.tries, desk.finished) == ([], ["1", "2"])
+    assert (desk.tries, desk.finished) == ([], [])
+    failed = [msgspec.json.decode(turn.writes.outbox[0].body, type=FailedDelivery) for turn in desk.turns]
+    assert [(one.task_id, one.error) for one in failed] == [
+        ("t1", "its task is kept no longer"),
+        ("t2", "its task is kept no longer"),
+    ]
 
 
 async def test_a_fault_of_ours_is_a_failed_try(tmp_path: Path, monkeypatch: Any, caplog: Any) -> None:
