@@ -261,7 +261,7 @@ class Ended:
 class AskJournal:
     """An agent speaks of an attempt that is not in memory: the journal knows whether it ended."""
 
-    __slots__ = ("attempt", "input", "link", "reply", "task_id", "tenant")
+    __slots__ = ("attempt", "input", "link", "reply", "task_id", "tenant", "works")
 
     def __init__(
         self, link: Any, tenant: str, task_id: str, attempt: int, reply: Any = None, given: Any = None
@@ -273,6 +273,8 @@ class AskJournal:
         self.reply = reply
         self.input = given
         """What a caller wants to answer (a `questions.Input`), if it is about that."""
+        self.works = False
+        """The agent goes on with it: if it has ended, the agent is to stop."""
 
 
 class Forget:

@@ -25,7 +25,7 @@ from reach.core.health import THRESHOLDS
 from reach.core.held import Held, HeldSlots
 from reach.core.leases import Leases
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, Outcome, PoolKey, Task, TaskKey, TaskState
-from reach.core.questions import Questions
+from reach.core.questions import Questions, over
 from reach.core.queue import WaitQueue
 from reach.core.retry import RetryBudget
 from reach.core.routing import Router
@@ -213,6 +213,7 @@ class Pool:
             return task
         if task is None:
             asked = AskJournal(instance.link, event.tenant, event.task_id, event.attempt, event.reply)
+            asked.works = isinstance(event, ev.Reported) and event.waiting is not None
             turn.sends.append(asked)
         else:
             message = f"attempt {event.attempt} of task {event.task_id!r} is over; attempt {task.attempt} is current"
@@ -234,8 +235,7 @@ class Pool:
         if task is None:
             return None
         if task.state >= FIRST_TERMINAL or task.state is TaskState.PENDING:
-            message = f"attempt {event.attempt} of task {event.task_id!r} is over"
-            self._refuse(event, Fault(ErrorClass.INVALID_REQUEST, Reason.STALE_ATTEMPT, message), turn)
+            self._refuse(event, over(event.task_id, event.attempt), turn)
             return None
         self.delivery.start(task, turn)
         task.progressed_ms = turn.now_ms
@@ -312,6 +312,9 @@ class Pool:
         answered = event.fault is None and event.released is None and event.waiting is None
         if task.state >= FIRST_TERMINAL or (task.state is TaskState.PENDING and not answered):
             self.late_outcomes += 1  # an attempt that we gave up can still succeed, but not fail once more
+            if event.waiting is not None:  # nobody will answer it
+                self._refuse(event, over(event.task_id, event.attempt), turn)
+                return
             turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))
             return
         if not event.begun and task.effect_granted == task.attempt:

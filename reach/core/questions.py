@@ -371,6 +371,12 @@ def known_input(inputs: Any, given: Input) -> Fault | bool | None:
     return None
 
 
+def over(task_id: str, attempt: int) -> Fault:
+    """The answer to an agent that goes on with what has ended."""
+    message = f"attempt {attempt} of task {task_id!r} is over"
+    return Fault(ErrorClass.INVALID_REQUEST, Reason.STALE_ATTEMPT, message)
+
+
 def wrong_state(message: str) -> Fault:
     """The task does not wait for this."""
     return Fault(ErrorClass.INVALID_REQUEST, Reason.WRONG_STATE, message)

@@ -12,7 +12,7 @@ from reach.core.decision_record import Record
 from reach.core.effects import AskJournal, Noted
 from reach.core.history import PastAttempt
 from reach.core.model import Fault, Outcome, Task, TaskState
-from reach.core.questions import Dialogue, Input, known_input, wrong_state
+from reach.core.questions import Dialogue, Input, known_input, over, wrong_state
 from reach.core.stream import AT_END, Gap, Interest, Kind, Reader
 from reach.errors import ErrorClass, Reason
 from reach.store.base import Journal, StoredFact, StoredTask, StoreError, TaskQuery
@@ -112,7 +112,11 @@ class Past:
             return
         known = found is not None and link.tenant in (found.task.tenant, found.task.pool_tenant)
         if known and found is not None and found.outcome is not None:
-            link.acknowledge(question.tenant, question.task_id, question.attempt)
+            if question.works:
+                stale = over(question.task_id, question.attempt)
+                link.refuse(question.tenant, question.task_id, question.attempt, stale)
+            else:
+                link.acknowledge(question.tenant, question.task_id, question.attempt)
             return
         message = f"attempt {question.attempt} of task {question.task_id!r} is not known here: stop working on it"
         fault = Fault(ErrorClass.INVALID_REQUEST, Reason.UNKNOWN_ATTEMPT, message)

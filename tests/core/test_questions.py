@@ -326,3 +326,23 @@ def test_DLV_7_who_was_given_up_while_it_waited_and_comes_back_goes_on_waiting()
     assert only(sends, GiveInput).input.content == "yes"
     shell.report(task)
     ended(task, TaskState.SUCCEEDED)
+
+
+@pytest.mark.parametrize("how", ["ended", "given up", "forgotten"])
+def test_DLV_1_who_asks_for_what_is_over_is_told_to_stop(how):
+    """Acknowledged, it would wait for an answer for ever."""
+    shell, task, one = running("one", retry="patient")
+    if how == "given up":
+        shell.step(ev.LinkEnded(one, one.link, True))
+        shell.advance(6_000)
+        assert state(task) is TaskState.PENDING
+    else:
+        shell.cancel(task)
+    if how == "forgotten":
+        del shell.pool.tasks[task.key]
+    sends = shell.ask(task, instance=one, attempt=1)
+    if how == "forgotten":
+        assert only(sends, AskJournal).works
+    else:
+        assert only(sends, RefuseItem).fault.reason is Reason.STALE_ATTEMPT
+    assert not of(sends, Acknowledge)
