@@ -115,7 +115,7 @@ def _keep(names: dict[str, str], new: Mapping[str, str]) -> None:
 class Context:
     """What is known of one session."""
 
-    __slots__ = ("applied", "count", "deleted_wall_ms", "encoded", "expires_ms", "inferred", "is_there", "older",
+    __slots__ = ("applied", "count", "deleted_wall_ms", "expires_ms", "inferred", "is_there", "older",
                  "outputs", "packed", "parts", "revision", "said", "session", "size", "summarising", "summary",
                  "tenant", "ttl_ms", "turn_bytes", "turns")  # fmt: skip
 
@@ -152,8 +152,6 @@ class Context:
         """So many of `older` are being made part of the summary."""
         self.parts: dict[str, Any] = {}
         """Turns in the form for agents, by task id, for whoever makes that; those that have left are left out."""
-        self.encoded: Any = None
-        """Its form for agents as of now, for whoever makes it; None after each change."""
 
     @property
     def name(self) -> tuple[str, str]:
@@ -201,8 +199,7 @@ class Context:
 
     def _changed(self) -> None:
         self.revision += 1
-        self.encoded = None
-        size = self.turn_bytes + len(self.summary)
+        size = self.turn_bytes * 3 // 2 + len(self.summary)  # the last turns are held as they are sent, too
         for names in (self.said, self.inferred):
             if names:
                 size += sum(len(name) + len(value) for name, value in names.items())

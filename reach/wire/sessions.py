@@ -57,10 +57,7 @@ def context_message(context: Context) -> attempt_pb2.SessionContext:
 
 
 def context_bytes(context: Context) -> bytes:
-    """The same as bytes, made once for each revision; each turn is made once."""
-    made: bytes | None = context.encoded
-    if made is not None:
-        return made
+    """The same as bytes; each turn is made once."""
     before, parts = context.parts, {}
     for turn in context.turns:
         known = before.get(turn.task_id)
@@ -84,8 +81,7 @@ def context_bytes(context: Context) -> bytes:
     rest.inferred.update(context.inferred)
     if context.outputs:
         _fill_outputs(rest, context)
-    made = context.encoded = b"".join((rest.SerializeToString(), *turns))
-    return made
+    return b"".join((rest.SerializeToString(), *turns))
 
 
 def _fill_outputs(message: attempt_pb2.SessionContext, context: Context) -> None:
