@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -48,16 +46,19 @@ def test_DLV_10_dead_letters_are_listed_shown_tried_again_and_removed(on: Comman
 
 
 def test_tail_without_a_task_has_a_line_for_each_event(on: Command, server: LocalServer) -> None:
-    def later() -> None:
-        time.sleep(1.0)
-        words = ["--addr", server.address, "dispatch", "--agent", "breaks", "--task-id", "w1", "hello"]
-        subprocess.run([sys.executable, "-m", "reach.cli", *words], capture_output=True, check=False)
-
-    work = threading.Thread(target=later)
-    work.start()
-    lines = [line.split(" ", 1)[1] for line in on("tail", "--type", "breaks", "--timeout", "5s").out.splitlines()]
-    work.join()
-    told = [line for line in lines if line.startswith("w1 ")]
+    command = [sys.executable, "-m", "reach.cli", "--addr", server.address, "tail", "--type", "breaks"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        try:
+            assert watching.stderr.readline() == "watching\n"
+            dead(on, "w1")
+            told: list[str] = []
+            while not told or "DEAD_LETTERED" not in told[-1]:
+                line = watching.stdout.readline().split(" ", 1)[1].strip()
+                told += [line] if line.startswith("w1 ") else []
+        finally:
+            watching.kill()
     assert told[0] == "w1 accepted"
     assert told[1].startswith("w1 offered to breaks")
     assert told[-1].startswith("w1 DEAD_LETTERED by breaks")
