@@ -9,10 +9,8 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 
-import grpc
 import uvloop
 
-from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, task_pb2
 from reach import Agent, Client, Task
 
 PAYLOAD = b"y" * 256
@@ -68,6 +66,10 @@ async def sdk(address: str, inflight: int, tasks: int, volatile: bool) -> None:
 
 async def unary(address: str, inflight: int, tasks: int) -> None:
     """Callers with nothing but the generated stub."""
+    import grpc
+
+    from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, task_pb2
+
     async with grpc.aio.insecure_channel(address) as channel:
         stub = dispatch_pb2_grpc.DispatchServiceStub(channel)
 

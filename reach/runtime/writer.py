@@ -30,8 +30,9 @@ HERE_ROWS: Final = 40
 thread, where they gather while others are written: 12.8 thousand tasks a second there, 8.2 here, with 500 in flight."""
 HERE_BYTES: Final = 64 << 10
 """Bytes of such a commit."""
-SLOW_MS: Final = 3.0
-"""Mean time of commits on the loop from which they no longer run there: the loop has others to look after."""
+SLOW_MS: Final = 1.2
+"""Mean time of commits on the loop from which they no longer run there: the loop has others to look after, and in the
+thread the rows of several frames share a sync."""
 STUCK_MS: Final = 50.0
 """Time of a single one that is enough for that."""
 AWAY_SECONDS: Final = (0.5, 8.0)

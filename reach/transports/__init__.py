@@ -1,1 +1,3 @@
 """How a task gets to an agent."""
+
+from reach.wire import grpc_start as _grpc_start  # noqa: F401 - before anything loads grpc
