@@ -25,7 +25,7 @@ from reach.config.parts import dial_settings, host_settings, kept, listen, webho
 from reach.config.watching import Policies, Rules
 from reach.core.intents import Routes
 from reach.core.vocabulary import Vocabulary
-from reach.errors import InvalidRequest, ReachError, Unavailable
+from reach.errors import ErrorClass, InvalidRequest, ReachError, Unavailable
 from reach.http.app import HttpServer, MayRead, create_app
 from reach.rpc.access import Admission
 from reach.rpc.interceptors import Interceptor
@@ -113,6 +113,8 @@ class Node:
         limits = Limits(
             payload=server.payload_limit,
             max_retry=config.router.max_retry,
+            retry_on=frozenset(ErrorClass[name] for name in config.router.retry_on.replace(",", " ").split()),
+            full_jitter=config.router.full_jitter,
             silence_ms=int(config.router.silence * 1_000) or None,
             policies=tuple(self.rules.policies.known),
         )

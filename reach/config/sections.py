@@ -107,6 +107,15 @@ class Router(Section, frozen=True):
     max_retry: Annotated[int, Meta(ge=0, le=20)] = 3
     """Retries after the first try, where a task names no retry policy. Too small: passing faults become dead letters.
     Too large: a task that breaks its agents breaks many."""
+    retry_on: Annotated[
+        str, Meta(pattern=r"^(?:(?:RESOURCE_EXHAUSTED|UNAVAILABLE|TIMEOUT|INTERNAL)(?:, ?|\Z))*\Z", max_length=100)
+    ] = "RESOURCE_EXHAUSTED, UNAVAILABLE, TIMEOUT"
+    """Classes of failures, with commas, that are tried again where the task does not say. Without RESOURCE_EXHAUSTED,
+    callers are told at once that agents are busy. Too small: passing faults reach callers. Too large: with INTERNAL,
+    what breaks its agents breaks many. A move to another instance after one is lost is no retry. Routes that name a
+    policy have its own classes."""
+    full_jitter: bool = False
+    """Spread the wait before a retry over 0 … its length, instead of ± 20 %: for many callers that fail together."""
     dead_letter: bool = True
     """Keep what was given up after the last try, with payload and reasons, to be looked at and sent again. Off: it ends
     as FAILED."""

@@ -53,6 +53,8 @@ class Limits(NamedTuple):
     schedule_to_start_ms: int = SCHEDULE_TO_START_MS
     schedule_to_close_ms: int = SCHEDULE_TO_CLOSE_MS
     silence_ms: int | None = None
+    retry_on: frozenset[ErrorClass] = RETRIED
+    full_jitter: bool = False
     max_retry: int | None = None
     """Retries of the default policy; None: as the policy says."""
     policies: tuple[str, ...] = tuple(policies.POLICIES)
@@ -116,14 +118,18 @@ class TaskReader:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits if limits is not None else Limits()
         self._asked: dict[tuple[bytes, str, str], Asked] = {}
-        self._readers: dict[int, Callable[[Task, Any], object]] = {**_READERS, _WEBHOOK: _no_webhooks}
+        self._readers: dict[int, Callable[[Task, Any], object]] = {
+            **_READERS,
+            _WEBHOOK: _no_webhooks,
+            _RETRY: self._read_retry,
+        }
         self.default_retry: RetryPolicy | None = None
         """The policy of tasks that name none; None: the core's."""
         if self.limits.max_retry is not None:
             ladder = POLICIES["ladder"]
             delays = ladder.delays_ms[: self.limits.max_retry]
             delays += ladder.delays_ms[-1:] * (self.limits.max_retry - len(delays))
-            self.default_retry = RetryPolicy("ladder", delays)
+            self.default_retry = RetryPolicy("ladder", delays, self.limits.full_jitter, self.limits.retry_on)
 
     def take_webhooks(self, read: Callable[[Task, task_pb2.Webhook], None]) -> None:
         """Lets tasks have webhooks; `read` checks one, and has the end of its task announced."""
@@ -189,6 +195,9 @@ class TaskReader:
                 reader(task, value)
         if spec.policy:
             self._read_policy(task, spec.policy)
+
+    def _read_retry(self, task: Task, value: task_pb2.RetryPolicy) -> None:
+        task.retry = _retry_of(value, self.limits)
 
     def _read_policy(self, task: Task, name: str) -> None:
         known = self.limits.policies
@@ -347,13 +356,13 @@ def _read_timeouts(task: Task, timeouts: task_pb2.Timeouts) -> None:
         task.silence_ms = duration_ms("task.timeouts.silence", t.silence, least=1)
 
 
-def _read_retry(retry: task_pb2.RetryPolicy) -> RetryPolicy:
+def _retry_of(retry: task_pb2.RetryPolicy, limits: Limits) -> RetryPolicy:
     if retry.never:
         return POLICIES["never"]
     policy = POLICIES.get(retry.name or "ladder")
     if policy is None:
         raise invalid("task.retry.name", f"there is no policy {retry.name!r}; there is {', '.join(POLICIES)}")
-    if not (retry.delays or retry.full_jitter or retry.retry_on):
+    if not (retry.delays or retry.full_jitter or retry.retry_on or limits.full_jitter) and limits.retry_on == RETRIED:
         return policy
     if len(retry.delays) > DELAYS:
         raise invalid("task.retry.delays", f"has {len(retry.delays)} entries, at most {DELAYS} are allowed")
@@ -361,8 +370,8 @@ def _read_retry(retry: task_pb2.RetryPolicy) -> RetryPolicy:
     known = {one.value for one in ErrorClass}
     if any(one not in known for one in retry.retry_on):
         raise invalid("task.retry.retry_on", "has an unknown class")
-    retry_on = frozenset(ErrorClass(one) for one in retry.retry_on) or RETRIED
-    return RetryPolicy(retry.name or "ladder", delays, retry.full_jitter, retry_on)
+    retry_on = frozenset(ErrorClass(one) for one in retry.retry_on) or limits.retry_on
+    return RetryPolicy(retry.name or "ladder", delays, retry.full_jitter or limits.full_jitter, retry_on)
 
 
 _BY_NAME: dict[str, Callable[[Task, Any], object]] = {
@@ -375,7 +384,6 @@ _BY_NAME: dict[str, Callable[[Task, Any], object]] = {
     "effects": _read_effects,
     "durability": _read_durability,
     "timeouts": _read_timeouts,
-    "retry": lambda task, value: setattr(task, "retry", _read_retry(value)),
     "start_delay": _read_start_delay,
     "budget": lambda task, value: check_budget(value),
     "parent_task_id": _read_parent,
@@ -387,4 +395,5 @@ _BY_NAME: dict[str, Callable[[Task, Any], object]] = {
 }
 _READERS = {task_pb2.TaskSpec.DESCRIPTOR.fields_by_name[name].number: read for name, read in _BY_NAME.items()}
 """What reads a field of a TaskSpec, by its number. Fields without a reader are carried, not read."""
+_RETRY = task_pb2.TaskSpec.DESCRIPTOR.fields_by_name["retry"].number
 _WEBHOOK = task_pb2.TaskSpec.DESCRIPTOR.fields_by_name["webhook"].number
