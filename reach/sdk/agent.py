@@ -28,7 +28,7 @@ import uvloop
 from agentreach.v1 import agent_pb2
 from reach.core.model import Availability
 from reach.errors import InvalidRequest, Reason, Unavailable
-from reach.sdk.attempts import Attempt
+from reach.sdk.attempt import Attempt
 from reach.sdk.capabilities import CapabilityLike, capability_fields
 from reach.sdk.channel import ForkGuard, Target, TlsLike
 from reach.sdk.dedupe import DedupeStore

@@ -8,57 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Coroutine, Iterable
 from functools import partial
 from typing import Any
 
 from agentreach.v1 import attach_pb2, attempt_pb2, task_pb2
 from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted
+from reach.sdk.attempt import Attempt
 from reach.sdk.bridge import Bridge
 from reach.sdk.connection import Sender, log
 from reach.sdk.encoding import LINK, output_outcome, result_item
 from reach.sdk.figures import Figures
 from reach.sdk.flow import Flow
-from reach.sdk.handlers import DEFAULT_METHOD, FOLDED, Handler, Kind, run_coroutine, run_in_thread, run_pieces
+from reach.sdk.handlers import DEFAULT_METHOD, FOLDED, Handler, run_coroutine, run_in_thread
 from reach.sdk.handoffs import Handoffs
 from reach.sdk.notes import Effects, Notes, cancelled_error
 from reach.sdk.once import Once
 from reach.sdk.outcomes import FAILED, Key, Outcome, Outcomes, extras, outcome_content, text_of
 from reach.sdk.payloads import PAYLOAD_LIMIT, Answer, Delta, Fields
 from reach.sdk.questions import Questions
+from reach.sdk.starts import Start, run_starts
 from reach.sdk.task import Task
 from reach.sdk.threads import HandlerThreads
-from reach.sdk.tracing import context_with
+from reach.sdk.tracing import trace_context
 from reach.wire.status import bounded_text, error_to_proto
-
-
-class Attempt:
-    """One attempt that runs here."""
-
-    __slots__ = ("accepted", "begun", "cancelled", "effects", "ended", "flow", "handler", "map_key", "number", "runner",
-                 "silent", "task")  # fmt: skip
-
-    def __init__(self, map_key: Key, number: int, begun: float, handler: Handler | None) -> None:
-        self.map_key = map_key
-        self.number = number
-        self.begun = begun
-        self.handler = handler
-        self.accepted = True
-        """It has begun, or begins at once; False while it waits for a thread."""
-        self.cancelled = False
-        self.silent = False
-        """Nobody wants to hear how it ended."""
-        self.ended = False
-        self.task: Task | None = None
-        self.runner: asyncio.Task[None] | None = None
-        self.flow: Flow | None = None
-        self.effects: dict[str, asyncio.Future[None]] | None = None
-
-    @property
-    def key(self) -> Fields:
-        """The fields of its AttemptKey."""
-        tenant, task_id = self.map_key
-        return {"task_id": task_id, "attempt": self.number, "tenant": tenant}
 
 
 class Attempts(Bridge):
@@ -89,6 +63,7 @@ class Attempts(Bridge):
         self._handlers = handlers
         self.figures = figures
         self._fresh: list[Attempt] = []
+        self._starts: deque[Start] = deque()
         self._greeting = False
         """A hello is out. Deltas wait for its answer, which says where they go on."""
 
@@ -98,32 +73,35 @@ class Attempts(Bridge):
         """Takes up the attempts of a frame, but those that run or are answered already."""
         now = time.monotonic()
         running, known = self.running, self.outcomes.by_key
+        handlers: dict[str, Handler | None] = {}
         for offer in offers:
             spec = offer.task
             key = (offer.tenant, spec.task_id)
             number = offer.attempt
             if (key in running or key in known) and not self._is_newer(key, number):
                 continue
-            handler = self._handlers.get(spec.method or DEFAULT_METHOD) or self._stand_in(spec.method)
+            method = spec.method
+            if method not in handlers:
+                handlers[method] = self._handlers.get(method or DEFAULT_METHOD) or self._stand_in(method)
+            handler = handlers[method]
             running[key] = attempt = Attempt(key, number, now, handler)
             self.figures.begun(handler)
             if self.draining:
                 self.conclude(attempt, outcome_content({"released": {"reason": "the agent drains"}}), None)
             elif handler is None:
                 names = ", ".join(sorted(self._handlers)) or "none"
-                text = f"this agent has no handler for method {spec.method or DEFAULT_METHOD!r}; it has: {names}"
+                text = f"this agent has no handler for method {method or DEFAULT_METHOD!r}; it has: {names}"
                 self.fail(attempt, InvalidRequest(text))
             else:
-                attempt.task = Task(offer, attempt, self)
                 trace = spec.trace if spec.HasField("trace") else None
+                start = (attempt, handler, Task(offer, attempt, self), trace)
                 if self.handoffs is not None and offer.HasField("session_context"):
-                    self.handoffs.admit(offer, partial(self.begin_late, attempt, handler, trace))
+                    self.handoffs.admit(offer, partial(self.begin_late, start))
                 else:
-                    self._begin(attempt, handler, trace)
+                    self._begin(start)
         if running:
             self.idle.clear()
-        if self._fresh:  # handlers make their first step before they are accepted: an outcome then says it all
-            self._loop.call_soon(self._accept_fresh)
+        self._begin_all()
 
     def _is_newer(self, key: Key, number: int) -> bool:
         """Whether an attempt is to begin of a task that was here before, and if so, ends what was. If not, its outcome
@@ -273,9 +251,9 @@ class Attempts(Bridge):
             content = outcome_content({"error": error_to_proto(cancelled_error())})
             self._outbox.put(result_item(attempt.map_key, attempt.number, content))
 
-    def run_on_loop(self, attempt: Attempt, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def run_on_loop(self, attempt: Attempt, task: Task, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Goes on with a coroutine that a plain function returned."""
-        attempt.runner = self._loop.create_task(run_coroutine(self, attempt, coroutine))
+        attempt.runner = self._loop.create_task(run_coroutine(self, attempt, task, coroutine))
         if attempt.cancelled:
             attempt.runner.cancel()
 
@@ -320,48 +298,56 @@ class Attempts(Bridge):
         if attempt.runner is not None:
             attempt.runner.cancel()
 
-    def begin_late(self, attempt: Attempt, handler: Handler, trace: task_pb2.TraceContext | None) -> None:
+    def begin_late(self, start: Start) -> None:
         """Begins an attempt for which something had to be asked first."""
+        attempt = start[0]
         if attempt.cancelled or attempt.ended:
             self.cancelled(attempt)
             return
-        self._begin(attempt, handler, trace)
-        self._loop.call_soon(self._accept_fresh)
+        self._begin(start)
+        self._begin_all()
 
-    def _begin(self, attempt: Attempt, handler: Handler, trace: task_pb2.TraceContext | None) -> None:
-        if self.once is not None and not self.once.admits(attempt, handler, trace):
+    def _begin(self, start: Start) -> None:
+        if self.once is not None and not self.once.admits(start):
             return
-        context = context_with(trace.traceparent, trace.tracestate) if trace is not None and trace.traceparent else None
-        if handler.kind is Kind.CALL:
+        attempt, handler, _, trace = start
+        if handler.threaded:
             attempt.accepted = self.threads.has_room
-            self.threads.run(lambda: self._work(attempt, handler), context)
+            self.threads.run(lambda: self._work(start), trace_context(trace))
+            if attempt.accepted:
+                self._fresh.append(attempt)
         else:
-            try:
-                awaitable = handler.function(attempt.task)
-            except Exception as error:  # noqa: BLE001 - reported and logged by `fail`
-                self.fail(attempt, error)
-                return
-            if handler.kind is Kind.ASYNC_GENERATOR:
-                awaitable = run_pieces(self, attempt, awaitable)
-            attempt.runner = self._loop.create_task(run_coroutine(self, attempt, awaitable), context=context)
-        if attempt.accepted:
-            self._fresh.append(attempt)
+            self._starts.append(start)
 
-    def _work(self, attempt: Attempt, handler: Handler) -> None:
+    def _begin_all(self) -> None:
+        """All of a frame begin. They make their first step before they are accepted: an outcome then says it all."""
+        if self._starts:
+            starts, self._starts = self._starts, deque()
+            self.start(starts)
+        if self._fresh:
+            self._loop.call_soon(self._accept_fresh)
+
+    def start(self, starts: deque[Start]) -> None:
+        """Begins handlers in a task, which the loop holds until it waits, and then the attempt that it waits for."""
+        self._loop.create_task(run_starts(self, starts))
+
+    def _work(self, start: Start) -> None:
+        attempt, handler, task, _ = start
         if attempt.cancelled:
             self.post(self.cancelled, attempt)
             return
         if not attempt.accepted:
-            self.post(self._accept, attempt)
-        run_in_thread(self, attempt, handler.function)
+            self.post(self.accept, attempt)
+        run_in_thread(self, attempt, task, handler.function)
 
     def _accept_fresh(self) -> None:
         fresh, self._fresh = self._fresh, []
         for attempt in fresh:
             if not attempt.ended:
-                self._accept(attempt)
+                self.accept(attempt)
 
-    def _accept(self, attempt: Attempt) -> None:
+    def accept(self, attempt: Attempt) -> None:
+        """Tells the server that an attempt runs."""
         attempt.accepted = True
         if self._connection.up and not attempt.ended and not attempt.cancelled:
             items: Fields = {"accepts": [{"link": LINK, "key": attempt.key}]}
@@ -394,7 +380,8 @@ class Attempts(Bridge):
             del self.running[key]
         elif attempt in self._stopping:
             self._stopping.remove(attempt)
-        self.notes.forget(attempt)
+        if self.notes.waiting:
+            self.notes.forget(attempt)
         self.figures.ended(attempt.handler, now - attempt.begun, now, failed)
         if not self.running and not self._stopping:
             self.idle.set()

@@ -166,19 +166,29 @@ class Line:
 
     def received(self, frame: dispatch_pb2.DispatchStreamResponse) -> None:
         """A frame came."""
-        if frame.HasField("welcome"):
-            self._welcome(frame.welcome)
-        entries, tasks = self.entries, self._tasks
-        for answer in frame.acknowledgements:
-            entry = entries.get(answer.reference)
-            if entry is not None:
-                entry.acknowledged(answer, self)
-        for event in frame.events:
+        events, tasks = frame.events, self._tasks
+        has_more = len(frame.ListFields()) > bool(events)
+        if has_more:
+            self._received_first(frame)
+        for event in events:
             entry = tasks.get(event.task_id)
             while entry is not None:
                 following = entry.beside
                 entry.event(event, self)
                 entry = following
+        if has_more:
+            self._received_rest(frame)
+
+    def _received_first(self, frame: dispatch_pb2.DispatchStreamResponse) -> None:
+        if frame.HasField("welcome"):
+            self._welcome(frame.welcome)
+        for answer in frame.acknowledgements:
+            entry = self.entries.get(answer.reference)
+            if entry is not None:
+                entry.acknowledged(answer, self)
+
+    def _received_rest(self, frame: dispatch_pb2.DispatchStreamResponse) -> None:
+        entries = self.entries
         for refusal in frame.refusals:
             entry = entries.get(refusal.reference)
             if entry is not None:

@@ -6,21 +6,19 @@ from typing import Any, Final
 
 from agentreach.v1 import attach_pb2, attempt_pb2, dispatch_pb2, payload_pb2, task_pb2
 from reach.sdk.payloads import payload_fields
-from reach.wire.encoding import DATA, INTEGER, LENGTH_AND_CONTENT, TEXT, VARINT, attempt_key, tag
+from reach.wire.encoding import DATA, INTEGER, LENGTH_AND_CONTENT, TEXT, VARINT, attempt_key, plain_tag, tag
 
 LINK: Final = 1
 """Number of our link: one instance per stream."""
 
 
-_OUTPUT: Final = tag(attempt_pb2.AttemptResult, "output") + LENGTH_AND_CONTENT
-_RESULT: Final = (
-    tag(attempt_pb2.AttemptResult, "link", 0)
-    + VARINT[LINK]
-    + tag(attempt_pb2.AttemptResult, "key")
-    + LENGTH_AND_CONTENT
-    + b"%b"  # the outcome
+_OUTPUT: Final = plain_tag(attempt_pb2.AttemptResult, "output")
+_DATA: Final = plain_tag(payload_pb2.Payload, "data")
+_TEXT: Final = plain_tag(payload_pb2.Payload, "text")
+_LINK_AND_KEY: Final = (
+    plain_tag(attempt_pb2.AttemptResult, "link", 0) + VARINT[LINK] + plain_tag(attempt_pb2.AttemptResult, "key")
 )
-_RESULTS: Final = tag(attach_pb2.AttachRequest, "results") + LENGTH_AND_CONTENT
+_RESULTS: Final = plain_tag(attach_pb2.AttachRequest, "results")
 _SPEC: Final = (
     b"%b"  # the head
     + tag(task_pb2.TaskSpec, "task_id")
@@ -56,15 +54,25 @@ def payload_message(value: Any) -> tuple[bytes, int]:
 
 def output_outcome(value: Any) -> tuple[bytes, int]:
     """A value as the `output` of an AttemptResult, and the size of its content. Raises as `payload_message`."""
-    payload, size = payload_message(value)
-    return _OUTPUT % (VARINT[len(payload)], payload), size
+    kind = type(value)
+    if kind is bytes:
+        named, data = _DATA, value
+    elif kind is str:
+        named, data = _TEXT, value.encode("utf-8", "replace")
+    else:
+        payload, size = payload_message(value)
+        return b"".join((_OUTPUT, VARINT[len(payload)], payload)), size
+    size = len(data)
+    length = VARINT[size]
+    return b"".join((_OUTPUT, VARINT[len(named) + len(length) + size], named, length, data)), size
 
 
 def result_item(key: tuple[str, str], attempt: int, outcome: bytes) -> bytes:
     """What became of an attempt, as an item. `key`: (tenant, task_id); `outcome`: all other fields of AttemptResult."""
     named = attempt_key(*key, attempt)
-    result = _RESULT % (VARINT[len(named)], named, outcome)
-    return _RESULTS % (VARINT[len(result)], result)
+    length = VARINT[len(named)]
+    size = len(_LINK_AND_KEY) + len(length) + len(named) + len(outcome)
+    return b"".join((_RESULTS, VARINT[size], _LINK_AND_KEY, length, named, outcome))
 
 
 def submit_item(reference: int, interest: int, head: bytes, task_id: str, payload: bytes) -> bytes:

@@ -22,7 +22,9 @@ from reach.sdk.inheritance import CURRENT
 from reach.sdk.payloads import JSON_MEDIA_TYPE, Answer, Delta, Progress, json_text
 
 if TYPE_CHECKING:
-    from reach.sdk.attempts import Attempt, Attempts
+    from reach.sdk.attempt import Attempt
+    from reach.sdk.attempts import Attempts
+    from reach.sdk.task import Task
 
 DEFAULT_METHOD: Final = "default"
 
@@ -40,7 +42,7 @@ class Kind(Enum):
 class Handler:
     """One handler and its figures."""
 
-    __slots__ = ("concurrency", "expected_latency", "function", "inflight", "kind", "latency", "name")
+    __slots__ = ("concurrency", "expected_latency", "function", "inflight", "kind", "latency", "name", "threaded")
 
     def __init__(
         self, name: str, function: Function, expected_latency: float | None = None, concurrency: int | None = None
@@ -48,6 +50,7 @@ class Handler:
         self.name = name
         self.function = function
         self.kind = kind_of(function)
+        self.threaded = self.kind is Kind.CALL
         self.expected_latency = expected_latency
         self.concurrency = concurrency
         self.inflight = 0
@@ -68,9 +71,9 @@ def kind_of(function: Function) -> Kind:
     return Kind.CALL
 
 
-async def run_coroutine(attempts: Attempts, attempt: Attempt, awaitable: Awaitable[Any]) -> None:
+async def run_coroutine(attempts: Attempts, attempt: Attempt, task: Task, awaitable: Awaitable[Any]) -> None:
     """Waits for a handler and reports what became of it. Does not raise."""
-    CURRENT.set(attempt.task)
+    CURRENT.set(task)
     try:
         value = await awaitable
     except asyncio.CancelledError:
@@ -79,6 +82,8 @@ async def run_coroutine(attempts: Attempts, attempt: Attempt, awaitable: Awaitab
         attempts.fail(attempt, error)
     else:
         attempts.finish(attempt, value)
+    finally:
+        attempt.runner = None  # its context names the task, which names the attempt: a circle
 
 
 async def run_pieces(attempts: Attempts, attempt: Attempt, pieces: AsyncIterator[Any]) -> Any:
@@ -101,15 +106,15 @@ async def run_pieces(attempts: Attempts, attempt: Attempt, pieces: AsyncIterator
     return final
 
 
-def run_in_thread(attempts: Attempts, attempt: Attempt, function: Function) -> None:
+def run_in_thread(attempts: Attempts, attempt: Attempt, task: Task, function: Function) -> None:
     """Runs a handler in this thread and hands its outcome to the loop. Does not raise."""
-    CURRENT.set(attempt.task)
+    CURRENT.set(task)
     try:
-        value = function(attempt.task)
+        value = function(task)
         if isinstance(value, Iterator):
             value = _iterate(attempts, attempt, value)
         elif inspect.iscoroutine(value):
-            attempts.post(attempts.run_on_loop, attempt, value)
+            attempts.post(attempts.run_on_loop, attempt, task, value)
             return
     except BaseException as error:  # noqa: BLE001 - reported and logged by `fail`; a thread has nobody else to tell
         attempts.post(attempts.fail, attempt, error)

@@ -123,21 +123,27 @@ class Link:
     def received(self, frame: attach_pb2.AttachResponse) -> None:
         """A frame came: offers and acknowledgements first, for nearly all have nothing else."""
         self._last_frame = frame.sequence
-        attempts = self.attempts
+        offers, acknowledgements = frame.offers, frame.acknowledgements
+        has_more = len(frame.ListFields()) > bool(frame.sequence) + bool(offers) + bool(acknowledgements)
+        if has_more:
+            self._received_first(frame)
+        if offers:  # before the acknowledgements, for which nobody waits
+            self.attempts.offered(offers)
+        if acknowledgements:
+            self.outcomes.acknowledged(acknowledgements)
+        if has_more:
+            self._received_rest(frame)
+
+    def lost(self, error: ReachError) -> None:
+        """The stream broke. What runs goes on; what it says is kept."""
+
+    def _received_first(self, frame: attach_pb2.AttachResponse) -> None:
         if frame.HasField("welcome") and frame.welcome.payload_limit:
-            attempts.payload_limit = frame.welcome.payload_limit
+            self.attempts.payload_limit = frame.welcome.payload_limit
         for welcome in frame.links:
             self._welcome(welcome)
         for refusal in frame.refusals:
             self._refused(refusal)
-        if frame.offers:  # before the acknowledgements, for which nobody waits
-            attempts.offered(frame.offers)
-        if frame.acknowledgements:
-            self.outcomes.acknowledged(frame.acknowledgements)
-        self._received_rest(frame)
-
-    def lost(self, error: ReachError) -> None:
-        """The stream broke. What runs goes on; what it says is kept."""
 
     def _received_rest(self, frame: attach_pb2.AttachResponse) -> None:
         attempts = self.attempts

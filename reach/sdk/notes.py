@@ -15,7 +15,7 @@ from reach.sdk.payloads import NOTE_LIMIT, Fields, Progress, checked_size
 from reach.wire.status import bounded_text, error_from_proto
 
 if TYPE_CHECKING:
-    from reach.sdk.attempts import Attempt
+    from reach.sdk.attempt import Attempt
 
 CHECKPOINT_LIMIT: Final = 256 << 10
 
@@ -30,20 +30,20 @@ class Notes:
 
     def __init__(self, connection: Sender) -> None:
         self._connection = connection
-        self._waiting: dict[Attempt, tuple[Progress | None, bytes | None]] = {}
+        self.waiting: dict[Attempt, tuple[Progress | None, bytes | None]] = {}
 
     def progress(self, attempt: Attempt, progress: Progress) -> None:
         """Sends how far it is."""
         if not attempt.ended and not attempt.cancelled:
-            _, checkpoint = self._waiting.get(attempt, (None, None))
-            self._waiting[attempt] = (progress, checkpoint)
+            _, checkpoint = self.waiting.get(attempt, (None, None))
+            self.waiting[attempt] = (progress, checkpoint)
             self._connection.outbox.wake()
 
     def save_checkpoint(self, attempt: Attempt, data: bytes) -> None:
         """Sends what the next attempt should get."""
         if not attempt.ended and not attempt.cancelled:
-            progress, _ = self._waiting.get(attempt, (None, None))
-            self._waiting[attempt] = (progress, data)
+            progress, _ = self.waiting.get(attempt, (None, None))
+            self.waiting[attempt] = (progress, data)
             self._connection.outbox.wake()
 
     @staticmethod
@@ -53,14 +53,13 @@ class Notes:
 
     def forget(self, attempt: Attempt) -> None:
         """The attempt is over."""
-        if self._waiting:
-            self._waiting.pop(attempt, None)
+        self.waiting.pop(attempt, None)
 
     def gather(self) -> None:
         """A frame is about to be made."""
-        if not self._waiting or not self._connection.up:
+        if not self.waiting or not self._connection.up:
             return
-        for attempt, (progress, checkpoint) in self._waiting.items():
+        for attempt, (progress, checkpoint) in self.waiting.items():
             fields: Fields = {"link": LINK, "key": attempt.key}
             if progress is not None:
                 fields["progress"] = {"note": bounded_text(progress.note, NOTE_LIMIT)}
@@ -70,7 +69,7 @@ class Notes:
                 fields["checkpoint"] = checkpoint
             items: Fields = {"progress": [fields]}
             self._connection.outbox.put(attach_pb2.AttachRequest(**items).SerializeToString())
-        self._waiting.clear()
+        self.waiting.clear()
 
 
 class Effects:

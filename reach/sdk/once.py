@@ -8,16 +8,16 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from agentreach.v1 import task_pb2
 from reach.errors import InvalidRequest, Reason, Unavailable
 from reach.sdk.connection import log
 from reach.sdk.dedupe import LEASE_S, DedupeStore, Standing
-from reach.sdk.handlers import Handler
 from reach.sdk.outcomes import outcome_content
 from reach.sdk.payloads import Fields, Progress
 
 if TYPE_CHECKING:
-    from reach.sdk.attempts import Attempt, Attempts
+    from reach.sdk.attempt import Attempt
+    from reach.sdk.attempts import Attempts
+    from reach.sdk.starts import Start
 
 R = TypeVar("R")
 
@@ -39,13 +39,13 @@ class Once:
         self._works: set[asyncio.Task[None]] = set()
         self._renewing: asyncio.Task[None] | None = None
 
-    def admits(self, attempt: Attempt, handler: Handler, trace: task_pb2.TraceContext | None) -> bool:
+    def admits(self, start: Start) -> bool:
         """Whether a handler may run now. False: the store is asked, and the attempt begins later, or is answered."""
-        if attempt in self._held:
+        if start[0] in self._held:
             return True
         if self._renewing is None:
             self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="reach-dedupe")
-        self._own(self._ask(attempt, handler, trace))
+        self._own(self._ask(start))
         return False
 
     def concludes(self, attempt: Attempt, content: bytes, failed: bool | None, is_error: bool,
@@ -69,8 +69,8 @@ class Once:
             await self._release(attempt)
         self._thread.shutdown(wait=False)
 
-    async def _ask(self, attempt: Attempt, handler: Handler, trace: task_pb2.TraceContext | None) -> None:
-        attempts, told = self._attempts, False
+    async def _ask(self, start: Start) -> None:
+        attempts, attempt, told = self._attempts, start[0], False
         while not attempt.cancelled and not attempt.ended:
             try:
                 found = await self._in_thread(self._store.begin, attempt.map_key, attempt.number, self._owner)
@@ -92,7 +92,7 @@ class Once:
                 told = True
                 attempts.notes.progress(attempt, Progress(note=f"waits for {found.owner}, who has the task"))
             await asyncio.sleep(LOOK_S)
-        attempts.begin_late(attempt, handler, trace)
+        attempts.begin_late(start)
 
     async def _keep(self, attempt: Attempt, content: bytes, failed: bool | None, is_error: bool,
                     whole: Fields | None) -> None:  # fmt: skip

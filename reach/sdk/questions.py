@@ -23,7 +23,8 @@ from reach.sdk.notes import cancelled_error
 from reach.sdk.payloads import Fields, checked_size, payload_fields
 
 if TYPE_CHECKING:
-    from reach.sdk.attempts import Attempt, Attempts
+    from reach.sdk.attempt import Attempt
+    from reach.sdk.attempts import Attempts
 
 PROMPT_LIMIT: Final = 64 << 10
 """Bytes of a question."""

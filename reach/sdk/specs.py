@@ -111,7 +111,7 @@ class Heads:
 
     def find(self, method: str, options: TaskOptions) -> Head:
         """The head for a call without its task_id. Raises InvalidRequest or TypeError."""
-        call = (method, *options.items())
+        call = (method, *options, *options.values())
         try:
             head = self._kept.get(call)
         except TypeError:  # a list, a dict: they may change

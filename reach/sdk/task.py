@@ -20,7 +20,8 @@ from reach.sdk.payloads import (
 from reach.sdk.questions import Asking, Input, not_here
 
 if TYPE_CHECKING:
-    from reach.sdk.attempts import Attempt, Attempts
+    from reach.sdk.attempt import Attempt
+    from reach.sdk.attempts import Attempts
 
 
 @dataclass(frozen=True, slots=True)

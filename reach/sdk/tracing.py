@@ -10,6 +10,7 @@ import contextvars
 import sys
 from typing import Any
 
+from agentreach.v1 import task_pb2
 from reach.sdk.payloads import Fields
 
 _current: contextvars.ContextVar[tuple[str, str]] = contextvars.ContextVar("reach_trace", default=("", ""))
@@ -29,10 +30,12 @@ def current_trace() -> Fields | None:
     return {"traceparent": traceparent, "tracestate": tracestate} if traceparent else None
 
 
-def context_with(traceparent: str, tracestate: str) -> contextvars.Context:
-    """A context for a handler, inside the caller's trace."""
+def trace_context(trace: task_pb2.TraceContext | None) -> contextvars.Context | None:
+    """A context for a handler, inside the caller's trace; None if there is none."""
+    if trace is None or not trace.traceparent:
+        return None
     context = contextvars.copy_context()
-    context.run(_enter, traceparent, tracestate)
+    context.run(_enter, trace.traceparent, trace.tracestate)
     return context
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentreach.v1 import agent_pb2, attach_pb2, attempt_pb2, dispatch_pb2, error_pb2, payload_pb2, task_pb2
 from reach import Answer, InvalidRequest
@@ -43,7 +45,19 @@ def test_results(tenant, task_id, attempt):
     assert item == attach_pb2.AttachRequest(results=[outcome])
 
 
-@pytest.mark.parametrize("reference", [1, 127, 128, 2_048, 1 << 40])
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=300), st.integers(1, 2**32 - 1), st.binary(max_size=300)
+)
+def test_results_of_any_size(name, attempt, data):
+    content, size = output_outcome(data)
+    assert size == len(data)
+    item = attach_pb2.AttachRequest.FromString(result_item((name, name), attempt, content))
+    key = attempt_pb2.AttemptKey(task_id=name, attempt=attempt, tenant=name)
+    result = attempt_pb2.AttemptResult(link=1, key=key, output=payload_pb2.Payload(data=data))
+    assert item == attach_pb2.AttachRequest(results=[result])
+
+
+@pytest.mark.parametrize("reference", [1, 127, 128, 2_048, 16_383, 16_384, 2_097_151, 2_097_152, 1 << 40])
 @pytest.mark.parametrize("size", SIZES)
 def test_submits(reference, size):
     head = task_pb2.TaskSpec(
