@@ -321,11 +321,11 @@ class Client:
     def _submit(
         self, line: Line, kind: Callable[..., E], interest: int, method: str, payload: Any, options: TaskOptions
     ) -> E:
-        session = options.get("session")
-        if self._app_id and isinstance(session, tuple) and len(session) == 2:
-            options["session"] = (self._app_id, *session)
-        task_id = task_id_of(options)
-        options["task_id"] = None  # the rest is what a head is kept for
+        if self._app_id:
+            session = options.get("session")
+            if isinstance(session, tuple) and len(session) == 2:
+                options["session"] = (self._app_id, *session)
+        task_id = task_id_of(options.pop("task_id", None))  # the rest is what a head is kept for
         content, largest, traced = self._heads.find(method, options)
         try:
             message, size = payload_message(payload)

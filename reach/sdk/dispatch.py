@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from agentreach.v1 import dispatch_pb2
@@ -49,6 +49,8 @@ class Line:
         self._connect_timeout = connect_timeout
         self._reconnect_timeout = reconnect_timeout
         self._loop = asyncio.get_running_loop()
+        self.new_future: Callable[[], asyncio.Future[Any]] = self._loop.create_future
+        """For an entry."""
         self._down_since = self._loop.time()
         self._impatience: asyncio.TimerHandle | None = None
         self._reference = 0
@@ -59,10 +61,6 @@ class Line:
             raise ResourceExhausted(f"{MOST_ENTRIES} tasks of this client wait for their answer", Reason.QUEUE_FULL)
         self._reference += 1
         return self._reference
-
-    def new_future(self) -> asyncio.Future[Any]:
-        """For an entry."""
-        return self._loop.create_future()
 
     def limit(self, entry: Entry, timeout: float, cancel: bool) -> asyncio.TimerHandle:
         """Lets an entry fail after so many seconds. `cancel`: and cancels its task then."""
@@ -80,7 +78,7 @@ class Line:
                 entry.shared = together.shared = True
         if self._open:
             if together is None:
-                self.outbox.put(entry.ask())
+                self.outbox.put(entry.item or entry.ask())
             else:
                 self._join(entry)
         if not self.connection.up:

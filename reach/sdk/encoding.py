@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from agentreach.v1 import attach_pb2, attempt_pb2, dispatch_pb2, payload_pb2, task_pb2
 from reach.sdk.payloads import payload_fields
-from reach.wire.encoding import DATA, INTEGER, LENGTH_AND_CONTENT, TEXT, VARINT, attempt_key, plain_tag, tag
+from reach.wire.encoding import DATA, TEXT, VARINT, attempt_key, plain_tag
 
 LINK: Final = 1
 """Number of our link: one instance per stream."""
@@ -19,22 +19,17 @@ _LINK_AND_KEY: Final = (
     plain_tag(attempt_pb2.AttemptResult, "link", 0) + VARINT[LINK] + plain_tag(attempt_pb2.AttemptResult, "key")
 )
 _RESULTS: Final = plain_tag(attach_pb2.AttachRequest, "results")
-_SPEC: Final = (
-    b"%b"  # the head
-    + tag(task_pb2.TaskSpec, "task_id")
-    + LENGTH_AND_CONTENT
-    + tag(task_pb2.TaskSpec, "payload")
-    + LENGTH_AND_CONTENT
-)
+_TASK_ID: Final = plain_tag(task_pb2.TaskSpec, "task_id")
+_PAYLOAD: Final = plain_tag(task_pb2.TaskSpec, "payload")
 _SUBMIT: Final = (
-    tag(dispatch_pb2.Submit, "reference", 0)
-    + INTEGER
-    + tag(dispatch_pb2.Submit, "interest", 0)
-    + INTEGER
-    + tag(dispatch_pb2.Submit, "task")
-    + LENGTH_AND_CONTENT
+    plain_tag(dispatch_pb2.Submit, "interest", 0)
+    + b"%b"
+    + plain_tag(dispatch_pb2.Submit, "reference", 0)
+    + b"%b"
+    + plain_tag(dispatch_pb2.Submit, "task")
+    + b"%b"
 )
-_SUBMITS: Final = tag(dispatch_pb2.DispatchStreamRequest, "submits") + LENGTH_AND_CONTENT
+_SUBMITS: Final = plain_tag(dispatch_pb2.DispatchStreamRequest, "submits")
 
 
 def payload_message(value: Any) -> tuple[bytes, int]:
@@ -78,6 +73,7 @@ def result_item(key: tuple[str, str], attempt: int, outcome: bytes) -> bytes:
 def submit_item(reference: int, interest: int, head: bytes, task_id: str, payload: bytes) -> bytes:
     """A task, as an item. `head`: all other fields of TaskSpec."""
     data = task_id.encode()
-    spec = _SPEC % (head, VARINT[len(data)], data, VARINT[len(payload)], payload)
-    submit = _SUBMIT % (VARINT[reference], VARINT[interest], VARINT[len(spec)], spec)
-    return _SUBMITS % (VARINT[len(submit)], submit)
+    named = b"".join((_TASK_ID, VARINT[len(data)], data, _PAYLOAD, VARINT[len(payload)]))
+    size = len(head) + len(named) + len(payload)
+    begins = _SUBMIT % (VARINT[interest], VARINT[reference], VARINT[size])
+    return b"".join((_SUBMITS, VARINT[len(begins) + size], begins, head, named, payload))  # the payload: copied once

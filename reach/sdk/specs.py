@@ -131,7 +131,7 @@ def spec_fields(method: str, payload: Any, options: TaskOptions) -> tuple[Fields
     fields["payload"], size = payload_fields(payload)
     if "trace" not in fields and (trace := current_trace()) is not None:
         fields["trace"] = trace
-    fields["task_id"] = task_id_of(options)
+    fields["task_id"] = task_id_of(options.get("task_id"))
     return fields, max(size, largest)
 
 
@@ -174,9 +174,8 @@ def unsendable(error: Exception) -> InvalidRequest:
     return InvalidRequest(f"a part of the task has a value that cannot be sent: {error}")
 
 
-def task_id_of(options: TaskOptions) -> str:
+def task_id_of(task_id: str | None) -> str:
     """The task_id that was asked for, or a new one. Raises InvalidRequest if it is too long or cannot be sent."""
-    task_id = options.get("task_id")
     if not task_id:
         return new_task_id()
     try:
