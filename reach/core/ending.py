@@ -34,7 +34,10 @@ def outcome_row(task: Task, shard: int, outcome: Outcome) -> OutcomeRow:
 
 def announce(task: Task, shard: int, turn: Turn) -> None:
     """Makes the end of a task a fact for all who are to hear of it. It is committed with the outcome, so nobody hears
-    of what a crash could undo, and nothing that ended is kept from anybody."""
+    of what a crash could undo, and nothing that ended is kept from anybody. A task that the journal refused has no row:
+    it never was."""
+    if task.row <= 0:
+        return
     for kind, lane in task.announce:
         turn.writes.outbox.append(
             OutboxRow(shard, kind, lane, str(task.row), task.row, task.tenant, task.task_id, turn.wall_ms, b"")

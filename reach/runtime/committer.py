@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from reach.core.effects import Turn
-from reach.core.rows import Writes
+from reach.core.rows import Writes, without
 from reach.runtime.writer import ThreadWriter, Writer
 from reach.store.base import Journal, StoreBroken, StoreError, StoreFull
 
@@ -136,6 +136,8 @@ class Committer:
         if self._open_writes is not None:
             self._on_committed(self._open_writes.count(), (self._writer.now() - self._began) * 1_000)
         turns, self._open, self._open_writes = self._open or [], None, None
+        if taken:
+            self._refused(set(taken))
         if self._turns:
             self._begin_soon()
         for turn in turns:
@@ -145,6 +147,13 @@ class Committer:
                 if not waiting.done():
                     waiting.set_result(None)
             self._idle.clear()
+
+    def _refused(self, rows: set[int]) -> None:
+        """The journal has other tasks of these names. What was decided of ours since then is not to be kept either, and
+        nobody is to hear of their ends."""
+        self._writes = without(self._writes, rows)
+        for turn in self._turns:
+            turn.writes = without(turn.writes, rows)
 
     def _hold(self, error: StoreError) -> None:
         if isinstance(error, StoreBroken):

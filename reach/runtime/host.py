@@ -122,8 +122,14 @@ class Host(Pools):
 
     # -- mail ---------------------------------------------------------------------------------------------------------
 
-    def post(self, pool: Pool, event: Any) -> None:
-        """Something happened to a pool. It is stepped at the end of this turn of the loop."""
+    def post(self, pool: Pool, event: Any, *, first: bool = False) -> None:
+        """Something happened to a pool. It is stepped at the end of this turn of the loop.
+
+        Args:
+            pool: Where.
+            event: What.
+            first: What else has happened in this turn comes after it.
+        """
         shard = self.shards[pool.shard]
         mail = shard.mail.get(pool.key)
         if mail is None:
@@ -132,6 +138,8 @@ class Host(Pools):
             if not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon(self._step)
+        elif first:
+            mail.insert(0, event)
         else:
             mail.append(event)
 

@@ -26,7 +26,7 @@ def undo(host: Host, turn: fx.Turn, taken: list[int]) -> None:
     for task in turn.accepted:
         if task.row in rows:
             task.row = TAKEN
-            host.post(task.pool, RowTaken(task))
+            host.post(task.pool, RowTaken(task), first=True)
             host.trees.left(task)
 
 

@@ -2,33 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from reach.core.rows import ContextRow, PinRow, Writes
-
-_NAME_A_ROW: Final = (
-    "tasks",
-    "attempts",
-    "failures",
-    "outcomes",
-    "reserves",
-    "effects",
-    "checkpoints",
-    "questions",
-    "inputs",
-    "outbox",
-)
-
-
-def without(writes: Writes, rows: set[int]) -> Writes:
-    """The same batch less all that names one of the rows."""
-    kept = Writes()
-    for kind in Writes.__slots__:
-        found = getattr(writes, kind)
-        if kind in _NAME_A_ROW:
-            found = [item for item in found if item.row not in rows]
-        setattr(kept, kind, found)
-    return kept
 
 
 def latest_pins(pins: list[PinRow]) -> tuple[list[PinRow], list[PinRow]]:

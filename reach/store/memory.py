@@ -22,10 +22,11 @@ from reach.core.rows import (
     QuestionRow,
     TaskRow,
     Writes,
+    without,
 )
 from reach.store import base
 from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreUnavailable, TaskQuery, size_of
-from reach.store.batch import latest_contexts, latest_pins, without
+from reach.store.batch import latest_contexts, latest_pins
 from reach.store.decision_bytes import pack, unpack_all
 
 

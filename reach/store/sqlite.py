@@ -21,11 +21,11 @@ from typing import Final, NamedTuple, NoReturn, TypeVar
 
 from reach.core.decision_record import Record
 from reach.core.model import TaskState
-from reach.core.rows import OutcomeRow, TaskRow, Writes
+from reach.core.rows import OutcomeRow, TaskRow, Writes, without
 from reach.store import sqlite_purge as purge
 from reach.store import sqlite_rows as sql
 from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreError, StoreUnavailable, TaskQuery
-from reach.store.batch import storable, without
+from reach.store.batch import storable
 from reach.store.folder import DataFolder
 from reach.store.migrations import APPLICATION_ID, MIGRATIONS, NEWEST
 from reach.store.sqlite_errors import translated

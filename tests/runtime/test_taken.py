@@ -4,12 +4,16 @@ moment before the commit tells so is answered from the journal instead. Found by
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
-from reach.core.stream import Interest
+from agentreach.v1 import task_pb2
+from reach.core.rows import OutboxRow
+from reach.core.stream import Interest, Reader
 from reach.errors import Reason
-from tests.runtime.hosts import Shell, message_of
+from reach.runtime.outbox import Bounds
+from tests.runtime.hosts import READER, Shell, message_of
 
 FIRST = "cancelled: first"
 HAD_ALL: list[tuple[int, str, None]] = []
@@ -113,3 +117,25 @@ async def test_a_caller_that_left_cancels_what_nobody_knows(shell, caplog):
     shell.reach.cancel("acme", "unknown", "the caller is gone", None)
     await shell.settle()
     assert not caplog.records
+
+
+@pytest.mark.parametrize("turns", [0, 2, 3])
+async def test_DLV_12_nobody_hears_of_the_end_of_a_task_that_never_was(shell, turns):
+    """It ends before, or while, or just after its commit says that the id is taken."""
+    heard: list[OutboxRow] = []
+    receiver = SimpleNamespace(take=heard.append)
+    shell.host.outbox.register("note", receiver, Bounds(facts=8, lanes=8))
+    task, selector = READER.read(
+        "acme", task_pb2.TaskSpec(task_id="t", selector=task_pb2.Selector(agent_type="nobody"))
+    )
+    task.announce = (("note", "somebody"),)
+    shell.reach.submit(task, selector, Reader(shell, 1, Interest.ACCEPTANCE))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if turns == 3:
+        shell.writer.go()
+    shell.cancel("t", "second")
+    await shell.settle()
+    assert heard == []
+    assert shell.journal.facts("note", "somebody", 0, 10) == []
+    assert (0, "cancelled", FIRST) in shell.said

@@ -10,7 +10,7 @@ from reach.errors import ErrorClass
 from reach.testing.sim.agent_door import AgentDoor
 from reach.testing.sim.attempts import RESEND_S, Attempts
 from reach.testing.sim.link import ClientEnd, Frame, Stream
-from reach.testing.sim.loop import Job, Process
+from reach.testing.sim.loop import Due, Process
 from reach.testing.sim.work import Manners, Outcome
 from reach.wire.agents import read_registration
 
@@ -53,7 +53,7 @@ class Agent(Attempts):
         self.end: AgentStream | None = None
         self.stream: Stream | None = None
         self._before: Stream | None = None
-        self._connecting: Job | None = None
+        self._connecting: Due | None = None
         self.heard = 0
         """Items that arrived over this stream."""
         self._new_stream = False

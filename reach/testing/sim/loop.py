@@ -20,6 +20,41 @@ WALL_EPOCH_MS = 1_800_000_000_000
 """What the wall clock shows when a simulation begins."""
 
 
+class Due:
+    """Something that is to be done, by a process or by the world (`asyncio.TimerHandle` as far as it is used). One
+    object for both, for a history has thousands."""
+
+    __slots__ = ("arguments", "at", "callback", "context", "process")
+
+    def __init__(
+        self,
+        at: float,
+        callback: Callback,
+        arguments: tuple[Any, ...],
+        process: Process | None = None,
+        context: Context | None = None,
+    ) -> None:
+        self.at = at
+        self.callback: Callback | None = callback
+        self.arguments = arguments
+        self.process = process
+        """Whose it is; None: nobody's, and it is done whatever stands still."""
+        self.context = context
+
+    def cancel(self) -> None:
+        """It is not to be done any more."""
+        self.callback = None
+        self.arguments = ()
+
+    def cancelled(self) -> bool:
+        """See Handle."""
+        return self.callback is None
+
+    def when(self) -> float:
+        """See TimerHandle."""
+        return self.at
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop without I/O: where another one would sleep, its clock leaps to the next timer."""
 
@@ -27,8 +62,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now = 0.0
         """Seconds since the simulation began."""
-        self._turn: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._turn: deque[Due] = deque()
+        self._timers: list[tuple[float, int, Due]] = []
         self._number = 0
 
     def time(self) -> float:
@@ -37,28 +72,36 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def call_soon(  # type: ignore[override]
         self, callback: Callback, *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
+    ) -> Due:
         """See AbstractEventLoop."""
-        handle = asyncio.Handle(callback, args, self, context)
-        self._turn.append(handle)
-        return handle
+        due = Due(self.now, callback, args, None, context)
+        self._turn.append(due)
+        return due
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callback, *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> Due:
         """See AbstractEventLoop."""
-        return self.call_at(self.now + delay, callback, *args, context=context)
+        return self.wait(Due(self.now + delay, callback, args, None, context))
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callback, *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        """See AbstractEventLoop. Of two timers for the same moment the one that was set first comes first."""
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+    ) -> Due:
+        """See AbstractEventLoop."""
+        return self.wait(Due(when, callback, args, None, context))
+
+    def wait(self, due: Due) -> Due:
+        """Does it when its time has come. Of two things for the same moment the one that came first is done first."""
         self._number += 1
-        heappush(self._timers, (when, self._number, handle))
-        return handle
+        heappush(self._timers, (due.at, self._number, due))
+        return due
+
+    def soon(self, due: Due) -> Due:
+        """Does it in the next turn."""
+        self._turn.append(due)
+        return due
 
     def run_until(self, at: float) -> None:
         """Runs until a time, or until `stop`."""
@@ -69,41 +112,38 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         """One turn: what is ready, with the timers that are due; if there is nothing, the next timer is."""
         timers, turn = self._timers, self._turn
-        while timers and timers[0][2].cancelled():
+        while timers and timers[0][2].callback is None:
             heappop(timers)
         if not turn:
             if not timers:
                 raise RuntimeError("the simulation stands still: nothing is scheduled any more")
-            self.now = max(self.now, timers[0][0])
-        while timers and timers[0][0] <= self.now:
+            if timers[0][0] > self.now:
+                self.now = timers[0][0]
+        now = self.now
+        while timers and timers[0][0] <= now:
             turn.append(heappop(timers)[2])
         for _ in range(len(turn)):
-            handle = turn.popleft()
-            if not handle.cancelled():
-                handle._run()  # noqa: SLF001 - as each loop does
+            due = turn.popleft()
+            process = due.process
+            if process is not None and (process.dead or now < process.paused_until):
+                process.missed(due)
+            elif due.callback is not None:
+                self._do(due, due.callback)
+
+    def _do(self, due: Due, callback: Callback) -> None:
+        try:
+            if due.context is None:
+                callback(*due.arguments)
+            else:
+                due.context.run(callback, *due.arguments)
+        except Exception as error:  # noqa: BLE001 - as each loop does
+            self.call_exception_handler({"message": f"{callback} failed", "exception": error})
 
     def _process_events(self, event_list: Any) -> None:
         pass
 
     def _write_to_self(self) -> None:
         pass
-
-
-class Job:
-    """Something a process has to do (`asyncio.Handle` as far as it is used)."""
-
-    __slots__ = ("arguments", "callback", "handle")
-
-    def __init__(self, callback: Callback, arguments: tuple[Any, ...]) -> None:
-        self.callback: Callback | None = callback
-        self.arguments = arguments
-        self.handle: asyncio.Handle | None = None
-
-    def cancel(self) -> None:
-        """It is not to be done any more."""
-        self.callback = None
-        if self.handle is not None:
-            self.handle.cancel()
 
 
 class Process:
@@ -114,7 +154,7 @@ class Process:
         self._random = random
         self.dead = False
         self.paused_until = 0.0
-        self._late: list[Job] = []
+        self._late: list[Due] = []
         self._coroutines: dict[asyncio.Task[Any], None] = {}
 
     def create_task(self, work: Coroutine[Any, Any, Any], *, name: str | None = None) -> asyncio.Task[Any]:
@@ -134,19 +174,17 @@ class Process:
         """A future of the loop itself, so that its tasks can wait for it."""
         return self._loop.create_future()
 
-    def call_soon(self, callback: Callback, *arguments: Any) -> Job:
+    def call_soon(self, callback: Callback, *arguments: Any) -> Due:
         """In the next turn."""
-        job = Job(callback, arguments)
-        job.handle = self._loop.call_soon(self._run, job)
-        return job
+        loop = self._loop
+        return loop.soon(Due(loop.now, callback, arguments, self))
 
-    def call_later(self, delay: float, callback: Callback, *arguments: Any) -> Job:
+    def call_later(self, delay: float, callback: Callback, *arguments: Any) -> Due:
         """After `delay` seconds."""
-        job = Job(callback, arguments)
-        job.handle = self._loop.call_later(delay, self._run, job)
-        return job
+        loop = self._loop
+        return loop.wait(Due(loop.now + delay, callback, arguments, self))
 
-    def call_soon_threadsafe(self, callback: Callback, *arguments: Any) -> Job:
+    def call_soon_threadsafe(self, callback: Callback, *arguments: Any) -> Due:
         """From one of its threads: that takes a moment, in which the process can die."""
         return self.call_later(self._random.choice((0.0, 0.0, 0.0005, 0.02)), callback, *arguments)
 
@@ -174,21 +212,23 @@ class Process:
         for task in list(self._coroutines):
             task.cancel()
 
-    def _run(self, job: Job) -> None:
-        if self.dead:
-            return
-        if self._loop.now < self.paused_until:
-            self._late.append(job)
-        elif job.callback is not None:
-            job.callback(*job.arguments)
+    def missed(self, due: Due) -> None:
+        """The time for something came while it stands still, or is dead."""
+        if not self.dead:
+            self._late.append(due)
 
     def _go_on(self) -> None:
         if self._loop.now < self.paused_until:
             return
         self.paused_until = 0.0
         late, self._late = self._late, []
-        for job in late:
-            self._run(job)
+        for due in late:
+            if self.dead:
+                return
+            if self._loop.now < self.paused_until:
+                self._late.append(due)
+            elif due.callback is not None:
+                due.callback(*due.arguments)
 
 
 class VirtualClock(Clock):

@@ -10,6 +10,9 @@ from typing import NamedTuple
 from reach.testing.sim.checker import Violation
 from reach.testing.sim.world import World
 
+COLLECT_EVERY = 5
+"""Histories between two collections of garbage."""
+
 
 class Verdict(NamedTuple):
     """What became of one history."""
@@ -45,22 +48,30 @@ def run_seed(seed: int, *, lines: int = 150, full: bool = False) -> Verdict:
     return Verdict(seed, violations, story, len(world.checker.tasks), world.loop.now)
 
 
-def run_seeds(seeds: Iterable[int], deadline: float | None = None) -> Iterator[Verdict]:
-    """One history after the other, until a time (`time.monotonic`). Garbage is collected between them only."""
-    collects = gc.isenabled()
+def run_seeds(seeds: Iterable[int], deadline: float | None = None, *, collects: bool = True) -> Iterator[Verdict]:
+    """One history after the other, until a time (`time.monotonic`).
+
+    Args:
+        seeds: Which ones.
+        deadline: When no more begin.
+        collects: Garbage is collected, between histories only; False: it is left to the end of the process, which is
+            near.
+    """
+    was_enabled = gc.isenabled()
     gc.disable()
-    gc.collect()
+    if collects:
+        gc.collect()
     gc.freeze()  # what is loaded by now need not be looked at again
     try:
         for number, seed in enumerate(seeds, 1):
             if deadline is not None and time.monotonic() > deadline:
                 return
             yield run_seed(seed)
-            if number % 10 == 0:
+            if collects and number % COLLECT_EVERY == 0:
                 gc.collect()
     finally:
         gc.unfreeze()
-        if collects:
+        if was_enabled:
             gc.enable()
 
 
