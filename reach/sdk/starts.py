@@ -55,9 +55,11 @@ def _first_steps(
             continue
         attempt.runner = runner
         CURRENT.set(task)
-        context = trace_context(trace) or copy_context()
+        context = (trace_context(trace) if trace is not None else None) or copy_context()
         try:
-            coroutine = _coroutine_of(attempts, attempt, handler, task)
+            coroutine = handler.function(task)
+            if type(coroutine) is not types.CoroutineType:
+                coroutine = _coroutine_of(attempts, attempt, handler, coroutine)
             waits_for = context.run(coroutine.send, None)
         except StopIteration as end:
             attempts.finish(attempt, end.value)
@@ -71,10 +73,7 @@ def _first_steps(
     return None
 
 
-def _coroutine_of(attempts: Attempts, attempt: Attempt, handler: Handler, task: Task) -> AnyCoroutine:
-    awaitable = handler.function(task)
-    if type(awaitable) is types.CoroutineType:
-        return awaitable
+def _coroutine_of(attempts: Attempts, attempt: Attempt, handler: Handler, awaitable: Any) -> AnyCoroutine:
     if handler.kind is Kind.ASYNC_GENERATOR:
         return run_pieces(attempts, attempt, awaitable)
     return _wait_for(awaitable)
