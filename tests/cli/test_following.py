@@ -130,7 +130,7 @@ def test_other_events_and_channels_go_to_stderr(capsys: Capture) -> None:
         "[log] note",
         "the conversation moved from a to b",
         "served in a lesser way: full",
-        "the agent asks: which?",
+        "the agent asks: which? (reach input t …)",
     ]
 
 
