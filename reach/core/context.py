@@ -115,9 +115,9 @@ def _keep(names: dict[str, str], new: Mapping[str, str]) -> None:
 class Context:
     """What is known of one session."""
 
-    __slots__ = ("applied", "count", "deleted_wall_ms", "expires_ms", "inferred", "is_there", "older",
+    __slots__ = ("applied", "count", "deleted_row", "expires_ms", "inferred", "is_there", "older",
                  "outputs", "packed", "parts", "revision", "said", "session", "size", "summarising", "summary",
-                 "tenant", "ttl_ms", "turn_bytes", "turns")  # fmt: skip
+                 "tenant", "ttl_ms", "turn_bytes", "turns", "used_ms")  # fmt: skip
 
     def __init__(self, tenant: str, session: str) -> None:
         self.tenant = tenant
@@ -142,12 +142,15 @@ class Context:
         """Of all that it holds, in bytes."""
         self.ttl_ms = 0
         self.expires_ms = 0
+        self.used_ms = 0
+        """When it was used last; after a restart about then, by what is left of its time."""
         self.packed: Any = None
         """Its state as it was stored; None once somebody has looked at it (`wake`)."""
         self.is_there = True
         """False: it was deleted, and nothing has been said since."""
-        self.deleted_wall_ms = 0
-        """When it was deleted last; tasks that were accepted before are not part of what came after."""
+        self.deleted_row = 0
+        """The last task that had been accepted when it was deleted last: those up to it are not part of what came
+        after. A number and no time, for clocks leap."""
         self.summarising = 0
         """So many of `older` are being made part of the summary."""
         self.parts: dict[str, Any] = {}
@@ -240,7 +243,7 @@ class Context:
         """All of it as plain values, for whoever keeps it."""
         return (
             self.revision, self.count, self.ttl_ms, self.summary, [*self.turns], [*self.older],
-            dict(self.said), dict(self.inferred), dict(self.outputs), [*self.applied], self.deleted_wall_ms,
+            dict(self.said), dict(self.inferred), dict(self.outputs), [*self.applied], self.deleted_row,
             self.is_there,
         )  # fmt: skip
 
@@ -249,7 +252,7 @@ class Context:
         packed, self.packed = self.packed, None
         state = packed.unpack() if hasattr(packed, "unpack") else packed
         revision, count, self.ttl_ms, summary, turns, older, said, inferred, outputs, applied, *rest = state
-        self.deleted_wall_ms, self.is_there = rest
+        self.deleted_row, self.is_there = rest
         self.summary, self.count = summary, count
         self.turns, self.older = [_exchange(values) for values in turns], [_exchange(values) for values in older]
         self.said, self.inferred = dict(said), dict(inferred)

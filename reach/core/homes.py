@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
-from itertools import islice
+from heapq import nlargest
 
 from reach.core.context import CONTEXT_BYTES, Context, Exchange, Facts
 from reach.core.rows import ContextRow
@@ -20,8 +20,6 @@ MAX_BYTES = 256 << 20
 """What all contexts of a node may take."""
 SESSION_OVERHEAD = 2_048
 """What a session counts beside what was said, in bytes."""
-LOOKED_AT = 64
-"""Sessions that are looked at for one of a tenant that has more than its share."""
 RESTORED_MS = 60_000
 """How long a session lives at least after a restart, whatever the clock says."""
 MAX_LEFT_MS = 30 * 86_400_000
@@ -31,7 +29,8 @@ MAX_LEFT_MS = 30 * 86_400_000
 class Room:
     """What the sessions of a node take, and may take; the homes of its shards share it."""
 
-    __slots__ = ("bytes", "context_bytes", "evicted", "max_bytes", "max_sessions", "sessions", "tenants", "ttl_ms")
+    __slots__ = ("_used", "bytes", "context_bytes", "evicted", "max_bytes", "max_sessions", "restored_row", "sessions",
+                 "tenants", "ttl_ms")  # fmt: skip
 
     def __init__(
         self,
@@ -48,8 +47,12 @@ class Room:
         self.bytes = 0
         self.tenants: dict[str, list[int]] = {}
         """[sessions, bytes] of each tenant."""
+        self._used: dict[str, OrderedDict[SessionName, Home]] = {}
+        """The sessions of each tenant, the one that was used longest ago first, and where they are."""
         self.evicted = 0
         """Sessions that had to go before their time, for there were too many."""
+        self.restored_row = 0
+        """The last task that the journal knew when we started; rows of volatile tasks behind it are given again."""
 
     def count(self, tenant: str, sessions: int, size: int) -> None:
         """A tenant has so many sessions more, and so many bytes."""
@@ -61,10 +64,30 @@ class Room:
         if not used[0]:
             del self.tenants[tenant]
 
-    def is_over(self, tenant: str) -> bool:
-        """Whether a tenant has more than its share."""
-        used, tenants = self.tenants.get(tenant, (0, 0)), len(self.tenants)
-        return used[0] * tenants > self.max_sessions or used[1] * tenants > self.max_bytes
+    def use(self, name: SessionName, home: Home) -> None:
+        """A session is used now."""
+        sessions = self._used.setdefault(name[0], OrderedDict())
+        sessions[name] = home
+        sessions.move_to_end(name)
+
+    def leave(self, name: SessionName) -> None:
+        """A session is gone."""
+        sessions = self._used[name[0]]
+        del sessions[name]
+        if not sessions:
+            del self._used[name[0]]
+
+    def first_to_go(self, but: SessionName) -> tuple[SessionName, Home] | None:
+        """The session that was used longest ago of the tenant that has most, but for the one that is used now."""
+        for tenant in nlargest(2, self.tenants, key=self._share):
+            found = next((one for one in self._used[tenant].items() if one[0] != but), None)
+            if found is not None:
+                return found
+        return None
+
+    def _share(self, tenant: str) -> float:
+        sessions, size = self.tenants[tenant]
+        return max(sessions / self.max_sessions, size / self.max_bytes)
 
     @property
     def is_short(self) -> bool:
@@ -97,6 +120,7 @@ class Home:
         if context.packed is not None:
             before = context.size
             context.wake()
+            context.deleted_row = min(context.deleted_row, self.room.restored_row)
             self.room.count(context.tenant, 0, context.size - before)
         return context
 
@@ -114,11 +138,9 @@ class Home:
         context = self._find(name)
         return context is not None and context.has(task_id)
 
-    def open(
-        self, name: SessionName, now_ms: int, ttl_ms: int | None = None, accepted_wall_ms: int | None = None
-    ) -> Context:
+    def open(self, name: SessionName, now_ms: int, ttl_ms: int | None = None, row: int | None = None) -> Context:
         """The session, which is used now: it begins, or its time begins anew. One that was deleted begins anew only
-        for a task that was accepted after that (`accepted_wall_ms`)."""
+        for a task that was accepted after that (by its `row`)."""
         context = self._find(name)
         if context is not None and context.expires_ms <= now_ms:
             self._drop(context)
@@ -128,14 +150,15 @@ class Home:
             self._count_new(context)
         else:
             self._contexts.move_to_end(name)
-        if accepted_wall_ms is None or accepted_wall_ms > context.deleted_wall_ms:
+        if row is None or row > context.deleted_row:
             context.is_there = True
         context.ttl_ms = ttl_ms or context.ttl_ms or self.room.ttl_ms
-        context.expires_ms = now_ms + context.ttl_ms
+        context.used_ms, context.expires_ms = now_ms, now_ms + context.ttl_ms
+        self.room.use(name, self)
         self._make_room(context)
         return context
 
-    def add(self, name: SessionName, turn: Exchange, facts: Facts, accepted_wall_ms: int, now_ms: int,
+    def add(self, name: SessionName, turn: Exchange, facts: Facts, row: int, now_ms: int,
             ttl_ms: int | None = None) -> Context | None:  # fmt: skip
         """A task has ended: its turn, once. None if it is there already, or the session was deleted meanwhile.
 
@@ -143,12 +166,12 @@ class Home:
             name: The session.
             turn: What was said.
             facts: Names and values that came with it.
-            accepted_wall_ms: When the task was accepted.
+            row: Of the task.
             now_ms: Now.
             ttl_ms: How long the session is kept, where its route says so.
         """
         known = self._find(name)
-        if known is not None and (known.has(turn.task_id) or accepted_wall_ms <= known.deleted_wall_ms):
+        if known is not None and (known.has(turn.task_id) or row <= known.deleted_row):
             return None
         context = self.open(name, now_ms, ttl_ms)
         before = context.size
@@ -158,26 +181,31 @@ class Home:
         self._make_room(context)
         return context
 
-    def summarised(self, context: Context, count: int, text: str) -> None:
-        """The oldest turns of a session are part of its summary now."""
+    def summarised(self, context: Context, turns: list[Exchange], text: str) -> None:
+        """These turns of a session, its oldest ones, are part of its summary now. A summary that comes late, when they
+        have become part of another one, is not taken."""
+        count = len(turns)
+        older = context.older
         if self._contexts.get(context.name) is not context or context.summarising != count:
+            return
+        if len(older) < count or older[0].task_id != turns[0].task_id:
             return
         before = context.size
         context.summarised(count, text)
         self.room.count(context.tenant, 0, context.size - before)
         self._dirty[context.name] = None
 
-    def delete(self, name: SessionName, now_ms: int, wall_ms: int) -> bool:
-        """Forgets what is known of a session. False if there is none."""
-        known = self.look(name, now_ms)
-        if known is None:
-            return False
-        self._drop(known)
-        grave = self.open(name, now_ms)
+    def delete(self, name: SessionName, now_ms: int, row: int) -> None:
+        """Forgets what is known of a session, and what its tasks up to `row` still bring, also if nothing is known of
+        it yet."""
+        known = self._find(name)
+        if known is not None:
+            self._drop(known)
+        grave = self.open(name, now_ms, known.ttl_ms if known is not None else None)
         grave.is_there = False
-        grave.revision = known.revision + 1  # revisions only grow
-        grave.deleted_wall_ms = wall_ms
-        return True
+        grave.revision = known.revision + 1 if known is not None else 1  # revisions only grow
+        grave.deleted_row = row
+        self._dirty[name] = None
 
     def expire(self, now_ms: int, busy: Callable[[], Collection[SessionName]]) -> int:
         """Lets go of sessions whose time is over, but of those with open tasks (`busy`); returns how many."""
@@ -193,20 +221,24 @@ class Home:
         return len(over)
 
     def _make_room(self, but: Context) -> None:
-        """There may be too much: those that were used longest ago go, of tenants that have more than their share first;
-        but not the one that is used now."""
-        while self.room.is_short and len(self._contexts) > 1:
-            oldest = [one for one in islice(self._contexts.values(), LOOKED_AT) if one is not but]
-            if not oldest:
-                break
-            self._drop(next((one for one in oldest if self.room.is_over(one.tenant)), oldest[0]))
-            self.room.evicted += 1
+        """There may be too much: then those go that were used longest ago, of tenants that have most, wherever they
+        are; but not the one that is used now."""
+        room = self.room
+        while room.is_short and (found := room.first_to_go(but.name)) is not None:
+            name, home = found
+            home.evict(name)
+            room.evicted += 1
+
+    def evict(self, name: SessionName) -> None:
+        """A session has to go before its time."""
+        self._drop(self._contexts[name])
 
     def _count_new(self, context: Context) -> None:
         self.room.count(context.tenant, 1, context.size + SESSION_OVERHEAD)
 
     def _drop(self, context: Context) -> None:
         del self._contexts[context.name]
+        self.room.leave(context.name)
         self.room.count(context.tenant, -1, -context.size - SESSION_OVERHEAD)
         self._dirty[context.name] = None
 
@@ -237,5 +269,7 @@ class Home:
         context.ttl_ms = self.room.ttl_ms
         left = min(max(row.expires_wall_ms - wall_ms, RESTORED_MS), MAX_LEFT_MS)
         context.expires_ms = now_ms + left
+        context.used_ms = min(now_ms, context.expires_ms - context.ttl_ms)
         self._contexts[context.name] = context
+        self.room.use(context.name, self)
         self._count_new(context)

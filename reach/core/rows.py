@@ -321,6 +321,11 @@ class RowNumbers:
         self._next += 1
         return number
 
+    @property
+    def last(self) -> int:
+        """The one that was taken last."""
+        return self._next - 1
+
 
 _NAME_A_ROW: Final = (
     "tasks",

@@ -67,25 +67,18 @@ class DeadLetters:
         if self._named(request):
             if request.page_token:
                 raise invalid("page_token", "goes with a filter, not with task_ids")
-            found = await self._found(principal.tenant, request.task_ids)
-            for task_id in request.task_ids:
-                if task_id not in found:
-                    answer.refused[task_id] = f"{Reason.TASK_NOT_FOUND.name}: there is no dead letter {task_id!r}"
-            tasks = list(found.values())
+            async for some, found in self._found(principal.tenant, request.task_ids):
+                for task_id in some:
+                    if task_id not in found:
+                        answer.refused[task_id] = f"{Reason.TASK_NOT_FOUND.name}: there is no dead letter {task_id!r}"
+                await self._all_again(list(found.values()), request_id, answer)
         else:
             before = page_number(request.page_token)
             query = _query(principal.tenant, request.agent_type, request.reason, before, CHUNK)
             tasks, more = await self._reach.list_tasks(query)
             if more:
                 answer.next_page_token = str(tasks[-1].row)
-        for start in range(0, len(tasks), CHUNK):
-            some = tasks[start : start + CHUNK]
-            outcomes = await asyncio.gather(*(self._again(task, request_id) for task in some))
-            for task, outcome in zip(some, outcomes, strict=True):
-                if isinstance(outcome, ReachError):
-                    answer.refused[task.task_id] = f"{outcome.reason.name}: {outcome}"
-                else:
-                    answer.new_task_ids[task.task_id] = outcome
+            await self._all_again(tasks, request_id, answer)
         counts = {"requeued": len(answer.new_task_ids), "refused": len(answer.refused)}
         audit(principal, "RequeueDeadLetters", **counts, **_asked(request))
         return answer
@@ -94,8 +87,8 @@ class DeadLetters:
         """Removes dead letters; returns how many."""
         removed = 0
         if self._named(request):
-            found = list((await self._found(principal.tenant, request.task_ids)).values())
-            removed = await self._reach.remove(found)
+            async for _, found in self._found(principal.tenant, request.task_ids):
+                removed += await self._reach.remove(found.values())
         else:
             async for tasks in self._all(principal.tenant, request.agent_type, request.reason):
                 removed += await self._reach.remove(tasks)
@@ -110,15 +103,22 @@ class DeadLetters:
             raise invalid("task_ids", "say which: task_ids, or agent_type and reason, or all")
         return bool(request.task_ids)
 
-    async def _found(self, tenant: str, task_ids: Sequence[str]) -> dict[str, Task]:
-        """The dead letters among these tasks."""
-        found: dict[str, Task] = {}
-        for start in range(0, len(task_ids), READ_AT_ONCE):
-            some = task_ids[start : start + READ_AT_ONCE]
-            for task in await asyncio.gather(*(self._reach.get_task(tenant, task_id) for task_id in some)):
-                if task is not None and task.state is TaskState.DEAD_LETTERED and not task.volatile:
-                    found[task.task_id] = task
-        return found
+    async def _found(
+        self, tenant: str, task_ids: Sequence[str]
+    ) -> AsyncIterator[tuple[Sequence[str], dict[str, Task]]]:
+        """Some of these ids at a time, and the dead letters among them: all together may be more than fits."""
+        named = list(dict.fromkeys(task_ids))
+        for start in range(0, len(named), READ_AT_ONCE):
+            some = named[start : start + READ_AT_ONCE]
+            tasks = await asyncio.gather(*(self._reach.get_task(tenant, task_id) for task_id in some))
+            yield (
+                some,
+                {
+                    task.task_id: task
+                    for task in tasks
+                    if task is not None and task.state is TaskState.DEAD_LETTERED and not task.volatile
+                },
+            )
 
     async def _all(self, tenant: str, agent_type: str, reason: str) -> AsyncIterator[list[Task]]:
         before = 0
@@ -129,6 +129,16 @@ class DeadLetters:
                 yield tasks
             if not more:
                 return
+
+    async def _all_again(
+        self, tasks: Sequence[Task], request_id: str, answer: ops_pb2.RequeueDeadLettersResponse
+    ) -> None:
+        outcomes = await asyncio.gather(*(self._again(task, request_id) for task in tasks))
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            if isinstance(outcome, ReachError):
+                answer.refused[task.task_id] = f"{outcome.reason.name}: {outcome}"
+            else:
+                answer.new_task_ids[task.task_id] = outcome
 
     async def _again(self, dead: Task, request_id: str) -> str | ReachError:
         """The id of the new task, or why there is none."""

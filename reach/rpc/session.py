@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 from agentreach.v1 import session_pb2, session_pb2_grpc
 from reach.rpc.principal import principal_of
@@ -13,6 +14,8 @@ from reach.wire.sessions import session_message
 
 PAGE = 100
 MAX_PAGE = 1_000
+_USED: Final = re.compile(r"-?[0-9]{1,18}")
+"""When a session was used last, in a token; negative, if that was before this machine started."""
 
 
 class SessionServicer(session_pb2_grpc.SessionServiceServicer):
@@ -73,6 +76,6 @@ def _place_of(token: str) -> Place | None:
     if not token:
         return None
     used, _, session = check_id("page_token", token, most=4 << 10).partition(" ")
-    if not session or not used.isdecimal() or len(used) > 18:
+    if not session or not _USED.fullmatch(used):
         raise invalid("page_token", "is none of ours: begin without one")
     return int(used), session

@@ -326,6 +326,11 @@ class Host(Pools):
         self._rows = RowNumbers(next_row)
         self._revision = next_revision
 
+    @property
+    def last_row(self) -> int:
+        """Of the task that was accepted last."""
+        return self._rows.last
+
     def arm_all(self) -> None:
         """Looks at the timers of all shards anew."""
         for shard in self.shards.values():

@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reach.core.decision_record import Record
 from reach.core.effects import AskJournal, Noted
 from reach.core.history import PastAttempt
-from reach.core.model import Fault, Outcome, Task, TaskState
+from reach.core.model import Fault, Outcome, PoolKey, Task, TaskState
 from reach.core.questions import Dialogue, Input, known_input, over, wrong_state
 from reach.core.stream import AT_END, Gap, Interest, Kind, Reader
 from reach.errors import ErrorClass, Reason
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from reach.runtime.host import Host
 
 log = logging.getLogger(__name__)
+
+
+class Former(NamedTuple):
+    """In place of the pool of a task that is not in memory: which one it was in, for those who ask."""
+
+    key: PoolKey
+    waker: None = None
 
 
 class Past:
@@ -176,6 +183,12 @@ class Past:
                 self._host.notes.noted(Noted("gap", "", task))
             reader.after = outcome.sequence
             sink.events(reader, task, events)  # none: the reader had them all
+
+    def shown(self, stored: StoredTask) -> Task:
+        """The same for people, who are told which pool it was in."""
+        task, row = self.task_of(stored), stored.task
+        task.pool = Former(PoolKey(row.pool_tenant, row.agent_type))
+        return task
 
     def task_of(self, stored: StoredTask) -> Task:
         """A stored task as an object of its own, for answers."""

@@ -225,7 +225,7 @@ class Reach:
         live = self._live((tenant, task_id), found)
         if live is not None or found is None:
             return live
-        return self.host.past.task_of(found)
+        return self.host.past.shown(found)
 
     async def decisions_of(self, task: Task) -> dict[int, Record]:
         """Why the attempts of a task are where they are (RTE-13): from memory, else from the journal."""
@@ -266,7 +266,7 @@ class Reach:
         tasks = []
         for one in stored:
             live = self._live((one.task.tenant, one.task.task_id), one)
-            tasks.append(live if live is not None else self.host.past.task_of(one))
+            tasks.append(live if live is not None else self.host.past.shown(one))
         return tasks, may_go_on(query, stored)
 
     def preview(self, task: Task, selector: Selector) -> tuple[Pool, Preview]:

@@ -70,13 +70,13 @@ class SessionViews:
         page: list[tuple[int, str, Context]] = []
         for home in self._host.sessions.homes():
             found = [
-                (_used_ms(one), one.session, one)
+                (one.used_ms, one.session, one)
                 for one in home
                 if one.tenant == tenant
                 and one.session.startswith(prefix)
                 and one.is_there
                 and one.expires_ms > now_ms
-                and (after is None or (_used_ms(one), one.session) < after)
+                and (after is None or (one.used_ms, one.session) < after)
             ]
             page = heapq.nlargest(size + 1, [*page, *found], key=_place)
             await asyncio.sleep(0)
@@ -138,8 +138,3 @@ def _skew_of(pool: Pool) -> float:
 
 def _place(item: tuple[int, str, Context]) -> Place:
     return item[:2]
-
-
-def _used_ms(context: Context) -> int:
-    """When it was used last."""
-    return context.expires_ms - context.ttl_ms

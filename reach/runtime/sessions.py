@@ -95,6 +95,7 @@ class Sessions:
     def restore(self, contexts: Sequence[ContextRow], turns: Sequence[Ended]) -> None:
         """Contexts as they were kept, and the turns that they lack. Called once, before anything is served."""
         clock = self._host.clock
+        self.room.restored_row = self._host.last_row
         for row in contexts:
             self.home((row.tenant, row.session)).restore(row, clock.now_ms(), clock.wall_ms())
         for fact, stored in turns:
@@ -135,8 +136,8 @@ class Sessions:
         here, the task goes on."""
         name = (task.tenant, task.session)
         try:
-            now_ms, accepted = self._host.clock.now_ms(), task.accepted_wall_ms
-            context = self.home(name).open(name, now_ms, task.session_ttl_ms, accepted)
+            now_ms = self._host.clock.now_ms()
+            context = self.home(name).open(name, now_ms, task.session_ttl_ms, task.row)
             snapshot, number = task.pool.handoffs.given(task)
             return self._host.codec.offered_context(context, snapshot, number)
         except Exception:
@@ -186,7 +187,7 @@ class Sessions:
         home = self.home(name)
         try:
             turn, facts = self._host.codec.exchange_of(task)
-            context = home.add(name, turn, facts, task.accepted_wall_ms, clock.now_ms(), task.session_ttl_ms)
+            context = home.add(name, turn, facts, task.row, clock.now_ms(), task.session_ttl_ms)
             if context is not None:
                 self._summarise(home, context)
         except Exception:
@@ -198,12 +199,10 @@ class Sessions:
         self._done[fact.shard, fact.key] = OutboxDone(fact.shard, fact.kind, fact.lane, fact.key)
         self._flush_soon()
 
-    def delete(self, name: SessionName) -> bool:
-        """Forgets what is known of a session. False if there is none."""
-        clock = self._host.clock
-        found = self.home(name).delete(name, clock.now_ms(), clock.wall_ms())
+    def delete(self, name: SessionName) -> None:
+        """Forgets what is known of a session, and what the tasks that it has now still bring."""
+        self.home(name).delete(name, self._host.clock.now_ms(), self._host.last_row)
         self._flush_soon()
-        return found
 
     # -- summaries ----------------------------------------------------------------------------------------------------
 
@@ -214,7 +213,7 @@ class Sessions:
         if not turns:
             return
         if self._summariser is None or len(turns) >= MOST_OLDER:
-            home.summarised(context, len(turns), extract(context.summary, turns))
+            home.summarised(context, turns, extract(context.summary, turns))
             return
         summary = context.summary
         asking = self._loop.run_in_executor(self._threads, self._summariser.summarise, summary, turns)
@@ -228,7 +227,7 @@ class Sessions:
             if error is not None:
                 log.warning("a session is summarised by extracts, for the summariser failed: %s", error)
             text = done.result() if error is None else extract(summary, turns)
-            home.summarised(context, len(turns), text)
+            home.summarised(context, turns, text)
             self._flush_soon()
 
         asking.add_done_callback(answered)

@@ -79,6 +79,7 @@ class Trees:
 
     def _mark(self, key: TaskKey) -> None:
         self._marks.pop(key, None)
+        self._fine.pop(key, None)  # what was known of its id before holds no longer
         self._marks[key] = None
         while len(self._marks) > MARKS:
             del self._marks[next(iter(self._marks))]

@@ -106,7 +106,7 @@ class Attempts(Bridge):
     def _is_newer(self, key: Key, number: int) -> bool:
         """Whether an attempt is to begin of a task that was here before, and if so, ends what was. If not, its outcome
         is told again, if there is one."""
-        outcome = self.outcomes.by_key.get(key)
+        outcome = self.outcomes.latest(key)
         if outcome is not None:
             if outcome.attempt >= number:
                 if outcome.attempt == number:

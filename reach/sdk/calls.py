@@ -134,7 +134,7 @@ class Calls:
         """Begins an attempt, or joins it: if it runs, or has ended, what it said is said again. None if it is stale."""
         attempts, outcomes = self._attempts, self._outcomes
         key, number = (offer.tenant, offer.task.task_id), offer.attempt
-        running, outcome = attempts.running.get(key), outcomes.by_key.get(key)
+        running, outcome = attempts.running.get(key), outcomes.latest(key)
         newest = max(running.number if running is not None else 0, outcome.attempt if outcome is not None else 0)
         if newest > number:
             return None

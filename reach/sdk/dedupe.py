@@ -46,7 +46,9 @@ class Found(NamedTuple):
 
 
 class DedupeStore(Protocol):
-    """What instances share. Methods block, and are called from one thread at a time; `key` is (tenant, task_id)."""
+    """What instances share. Methods block, and are called from one thread at a time; `key` is (tenant, name of the
+    task): its id and a digest of what it asks for, for an id that the server has forgotten may come back with another
+    task."""
 
     def begin(self, key: tuple[str, str], token: int, owner: str) -> Found:
         """An attempt, by its fencing token, is about to begin. What is neither done nor being done is entered for the
@@ -156,7 +158,8 @@ class SqliteDedupe:
 
     def _lives(self, owner: str, now: float) -> bool:
         row = self._db.execute("select alive_until from owner where owner = ?", (owner,)).fetchone()
-        return row is not None and now < row[0]
+        # Nobody lives longer than a lease from now: then the clock has leapt back, and whoever lives says so soon.
+        return row is not None and now < row[0] <= now + LEASE_S
 
     def _renew(self, owner: str, now: float) -> None:
         self._db.execute("insert or replace into owner (owner, alive_until) values (?, ?)", (owner, now + LEASE_S))

@@ -4,6 +4,7 @@ outcome leaves."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -11,13 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from reach.errors import InvalidRequest, Reason, Unavailable
 from reach.sdk.connection import log
 from reach.sdk.dedupe import LEASE_S, DedupeStore, Standing
-from reach.sdk.outcomes import outcome_content
+from reach.sdk.outcomes import Key, outcome_content
 from reach.sdk.payloads import Fields, Progress
+from reach.wire.repeats import content_of
 
 if TYPE_CHECKING:
     from reach.sdk.attempt import Attempt
     from reach.sdk.attempts import Attempts
     from reach.sdk.starts import Start
+    from reach.sdk.task import Task
 
 R = TypeVar("R")
 
@@ -34,8 +37,8 @@ class Once:
         self._store = store
         self._owner = owner
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="reach-dedupe")
-        self._held: dict[Attempt, None] = {}
-        """Attempts that are ours in the store."""
+        self._held: dict[Attempt, Key] = {}
+        """Attempts that are ours in the store, and their names there."""
         self._works: set[asyncio.Task[None]] = set()
         self._renewing: asyncio.Task[None] | None = None
 
@@ -53,9 +56,9 @@ class Once:
         """An attempt came to an end. True: the store hears of it first, and then the server."""
         if attempt not in self._held:
             return False
-        del self._held[attempt]
+        name = self._held.pop(attempt)
         attempt.ended = True
-        self._own(self._keep(attempt, content, failed, is_error, whole))
+        self._own(self._keep(attempt, name, content, failed, is_error, whole))
         return True
 
     async def close(self) -> None:
@@ -71,16 +74,17 @@ class Once:
 
     async def _ask(self, start: Start) -> None:
         attempts, attempt, told = self._attempts, start[0], False
+        name = name_of(start[2])
         while not attempt.cancelled and not attempt.ended:
             try:
-                found = await self._in_thread(self._store.begin, attempt.map_key, attempt.number, self._owner)
+                found = await self._in_thread(self._store.begin, name, attempt.number, self._owner)
             except Exception as error:  # noqa: BLE001 - whatever a store raises; told and logged
                 log.exception("the store of tasks that were done cannot be asked")
                 text = f"the store of tasks that were done cannot be asked: {type(error).__name__}"
                 attempts.fail(attempt, Unavailable(text))
                 return
             if found.standing is Standing.YOURS:
-                self._held[attempt] = None
+                self._held[attempt] = name
                 break
             if found.standing is Standing.DONE:
                 attempts.conclude(attempt, found.outcome)
@@ -94,21 +98,21 @@ class Once:
             await asyncio.sleep(LOOK_S)
         attempts.begin_late(start)
 
-    async def _keep(self, attempt: Attempt, content: bytes, failed: bool | None, is_error: bool,
+    async def _keep(self, attempt: Attempt, name: Key, content: bytes, failed: bool | None, is_error: bool,
                     whole: Fields | None) -> None:  # fmt: skip
         try:
             if failed is False and not is_error:
                 kept = outcome_content(whole) if whole is not None else content
-                await self._in_thread(self._store.done, attempt.map_key, attempt.number, self._owner, kept)
+                await self._in_thread(self._store.done, name, attempt.number, self._owner, kept)
             else:
-                await self._release(attempt)
+                await self._in_thread(self._store.release, name, attempt.number, self._owner)
         except Exception:  # noqa: BLE001 - whatever a store raises; the outcome goes out all the same
             log.exception("the store of tasks that were done does not hear of %s", attempt.map_key[1])
         self._attempts.conclude(attempt, content, failed, is_error, whole)
 
     async def _release(self, attempt: Attempt) -> None:
-        self._held.pop(attempt, None)
-        await self._in_thread(self._store.release, attempt.map_key, attempt.number, self._owner)
+        name = self._held.pop(attempt)
+        await self._in_thread(self._store.release, name, attempt.number, self._owner)
 
     async def _renew(self) -> None:
         """Says that we live, and lets go of what was cancelled and has ended."""
@@ -132,6 +136,14 @@ class Once:
         task = asyncio.get_running_loop().create_task(work, name="reach-dedupe")
         self._works.add(task)
         task.add_done_callback(self._works.discard)
+
+
+def name_of(task: Task) -> Key:
+    """The name of a task in the store: its id, and what it asks for. A server that has forgotten a task gives its id to
+    another one, which must not get the answer of the first."""
+    asked = content_of(task._offer.task.SerializeToString())  # noqa: SLF001 - no business of handlers
+    digest = hashlib.sha256(asked).hexdigest()[:16]
+    return task.tenant, f"{task.task_id} {digest}"
 
 
 def once_of(attempts: Attempts, store: DedupeStore | None, registration: Fields) -> Once | None:

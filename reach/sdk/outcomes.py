@@ -21,6 +21,9 @@ RESEND_S: Final = 5.0
 HELD: Final = 1_000
 HELD_BYTES: Final = 16 << 20
 """Acknowledged outcomes that are held to answer repeated offers from memory."""
+HELD_S: Final = 120.0
+"""How long they answer. The server keeps a result for at least that long, and gives its id to a new task only then:
+that one must not get the answer of the former."""
 WARM_S: Final = 1.0
 """Outcomes bring our status along at most this often: traffic is a sign of life (HLT-2)."""
 
@@ -121,6 +124,17 @@ class Outcomes:
         self.by_key.pop(key, None)
         if self.unacknowledged.pop(key, None) is not None and not self.unacknowledged:
             self.settled.set()
+
+    def latest(self, key: Key) -> Outcome | None:
+        """The outcome of a task's latest attempt here, as long as an offer that comes is of the same task. What the
+        server has for certain and was a failure, or was long ago, is not asked for again: its id was given anew."""
+        outcome = self.by_key.get(key)
+        if outcome is None or key in self.unacknowledged:
+            return outcome
+        if outcome.is_error or time.monotonic() - outcome.sent_at > HELD_S:
+            del self.by_key[key]
+            return None
+        return outcome
 
     def add(self, outcome: Outcome, now: float) -> None:
         """Sends an outcome and keeps it."""

@@ -35,7 +35,6 @@ from reach.wire.webhooks import (
     body_of,
     delivery_id,
     headers_of,
-    read_url,
 )
 
 log = logging.getLogger(__name__)
@@ -297,7 +296,7 @@ class Webhooks:
             return None
         spec = task_pb2.TaskSpec.FromString(task.spec)
         try:
-            target = read_url(spec.webhook.url)
+            target = self._rules.target(spec.webhook)
             key = self._rules.key(fact.tenant, spec.webhook.secret_name)
         except (InvalidRequest, SecretUnreadable) as error:
             return Answer(error=str(error))

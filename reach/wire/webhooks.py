@@ -126,11 +126,7 @@ class WebhookRules:
         Raises:
             InvalidRequest: INVALID_FIELD.
         """
-        target = read_url(webhook.url)
-        named = target.host in self._hosts
-        if not target.tls and not named:
-            text = f"must be https: plain http only goes to hosts in webhooks.hosts, and {target.host} is not there"
-            raise invalid("task.webhook.url", text)
+        target = self.target(webhook)
         try:
             ipaddress.ip_address(target.host)
         except ValueError:
@@ -143,6 +139,18 @@ class WebhookRules:
             wanted = f"secret {webhook.secret_name!r}" if webhook.secret_name else "secret"
             text = f"there is no {wanted} for tenant {tenant!r} in webhooks.secrets of the server's configuration"
             raise invalid("task.webhook.secret_name", text)
+
+    def target(self, webhook: task_pb2.Webhook) -> Target:
+        """Where a webhook goes, by the configuration of now: a task may be older than that.
+
+        Raises:
+            InvalidRequest: INVALID_FIELD: nowhere.
+        """
+        target = read_url(webhook.url)
+        if not target.tls and target.host not in self._hosts:
+            text = f"must be https: plain http only goes to hosts in webhooks.hosts, and {target.host} is not there"
+            raise invalid("task.webhook.url", text)
+        return target
 
     def read(self, task: Task, webhook: task_pb2.Webhook) -> None:
         """Checks the webhook of a new task, and has its end announced (`TaskReader.webhook`).

@@ -12,12 +12,13 @@ def home(**room):
     return Home(7, Room(ttl_ms=100, **room))
 
 
-def add(home, name, number, now_ms=0, accepted=WALL, **more):
-    return home.add(name, turn(number), NO_FACTS, accepted, now_ms, **more)
+def add(home, name, number, now_ms=0, row=1, **more):
+    return home.add(name, turn(number), NO_FACTS, row, now_ms, **more)
 
 
-def restarted(home, now_ms=0, wall_ms=WALL):
+def restarted(home, now_ms=0, wall_ms=WALL, last_row=100):
     again = Home(home.shard, Room(ttl_ms=100))
+    again.room.restored_row = last_row
     for row in home.rows(now_ms, wall_ms):
         if row.state is not None:
             again.restore(row, now_ms, wall_ms)
@@ -90,8 +91,8 @@ def test_a_tenant_that_has_more_than_its_share_makes_room_for_others():
 def test_bytes_are_bounded_too_but_what_is_used_now_stays():
     one = home(max_bytes=30_000)
     big = turn(1, "x" * 16_000)
-    one.add(("acme", "a"), big, NO_FACTS, WALL, 0)
-    one.add(("acme", "b"), big, NO_FACTS, WALL, 0)
+    one.add(("acme", "a"), big, NO_FACTS, 1, 0)
+    one.add(("acme", "b"), big, NO_FACTS, 1, 0)
     assert [item.session for item in one] == ["b"]
     assert one.room.bytes <= 30_000
 
@@ -122,26 +123,46 @@ def test_a_restart_keeps_what_was_said_whatever_the_clock_says():
 def test_a_deleted_session_is_not_brought_back_by_tasks_that_were_accepted_before():
     one = home()
     add(one, NAME, 1)
-    assert one.delete(NAME, 0, WALL + 5)
+    one.delete(NAME, 0, 5)
     assert one.look(NAME, 0) is None
-    assert not one.delete(NAME, 0, WALL + 6)
-    assert add(one, NAME, 2, accepted=WALL + 5) is None
+    assert add(one, NAME, 2, row=5) is None
     assert one.look(NAME, 0) is None
     again = restarted(one)
-    assert add(again, NAME, 2, accepted=WALL + 5) is None
-    kept = add(again, NAME, 3, accepted=WALL + 6)
+    assert add(again, NAME, 2, row=5) is None
+    kept = add(again, NAME, 3, row=6)
     assert [item.task_id for item in kept.turns] == ["t3"]
     assert again.look(NAME, 0) is kept
     assert kept.revision > 1
 
 
+def test_what_was_deleted_before_anything_was_said_does_not_come_back_either():
+    one = home()
+    one.delete(NAME, 0, 5)
+    assert add(one, NAME, 1, row=5) is None
+    assert add(restarted(one), NAME, 1, row=5) is None
+    assert add(one, NAME, 2, row=6) is not None
+
+
+def test_rows_that_only_volatile_tasks_had_are_given_again_after_a_restart():
+    one = home()
+    add(one, NAME, 1)
+    one.delete(NAME, 0, 1_000)
+    assert add(restarted(one, last_row=7), NAME, 2, row=7) is None
+    assert add(restarted(marked(one), last_row=7), NAME, 2, row=8) is not None
+
+
+def marked(home):
+    home._dirty[NAME] = None
+    return home
+
+
 def test_a_task_that_waited_while_its_session_was_deleted_does_not_bring_it_back():
     one = home()
     add(one, NAME, 1)
-    one.delete(NAME, 0, WALL + 5)
-    assert one.open(NAME, 0, None, WALL + 5).revision > 0
+    one.delete(NAME, 0, 5)
+    assert one.open(NAME, 0, None, 5).revision > 0
     assert one.look(NAME, 0) is None
-    one.open(NAME, 0, None, WALL + 6)
+    one.open(NAME, 0, None, 6)
     assert one.look(NAME, 0) is not None
 
 
@@ -151,7 +172,47 @@ def test_a_summary_that_comes_too_late_changes_nothing():
     for number in range(15):
         add(one, NAME, number)
     due = context.due()
-    one.delete(NAME, 0, WALL)
-    one.summarised(context, len(due), "late")
+    one.delete(NAME, 0, 0)
+    one.summarised(context, due, "late")
     assert one.look(NAME, 0) is None
     assert context.summary == ""
+
+
+def test_SES_3_a_summary_of_turns_that_are_in_another_one_takes_no_others_away():
+    one = home()
+    context = one.open(NAME, 0)
+    for number in range(15):
+        add(one, NAME, number)
+    late = context.due()
+    one.summarised(context, late, "an extract")  # for it took too long
+    for number in range(15, 25):
+        add(one, NAME, number)
+    due = context.due()
+    assert len(due) == len(late)
+    one.summarised(context, late, "late")
+    assert context.summary == "an extract"
+    one.summarised(context, due, "in time")
+    assert (context.summary, context.older) == ("in time", [])
+
+
+def test_a_tenant_with_many_new_sessions_does_not_push_out_the_older_ones_of_others():
+    room = Room(max_sessions=1_000)
+    homes = [Home(number, room) for number in range(2)]
+    for number in range(300):
+        add(homes[0], ("acme", str(number)), number)
+    for number in range(2_000):
+        add(homes[number % 2], ("greedy", str(number)), number, 1)
+    assert room.tenants["acme"][0] == 300
+    assert (room.sessions, len(homes[0]) + len(homes[1])) == (1_000, 1_000)
+
+
+def test_pages_do_not_move_because_a_session_was_looked_at():
+    one = home()
+    one.open(NAME, 0, 1_000)
+    add(one, NAME, 1, 50)
+    again = restarted(one, now_ms=60)
+    (stored,) = again
+    before = stored.used_ms
+    assert again.look(NAME, 60) is stored
+    assert (stored.ttl_ms, stored.used_ms) == (1_000, before)
+    assert before <= 60

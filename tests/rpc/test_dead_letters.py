@@ -14,6 +14,7 @@ from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, ops_pb2, ops_pb2_grpc
 from reach import Agent, Task
 from reach.config import Config, Server, Storage
 from reach.node import Node
+from reach.rpc.dead_letters import DeadLetters
 
 
 class Served:
@@ -88,6 +89,8 @@ async def test_DLV_10_a_dead_letter_is_kept_with_payload_attempts_and_reasons(se
     assert letter.attempts[0].error.message
     assert not letter.spec.HasField("payload")
     assert (await served.task("t1")).spec.payload.text == "bug"
+    del served.node.host.tasks["default", "t1"]
+    assert (await served.task("t1")).pool == "worker", "also when it is not in memory any more"
 
 
 async def test_DLV_10_requeue_makes_a_linked_new_task(served: Served) -> None:
@@ -164,10 +167,35 @@ async def test_DLV_10_purged_dead_letters_are_gone_and_their_ids_free(served: Se
     assert await served.purge(reason="START_TO_CLOSE") == 0
     assert await served.purge(agent_type="worker") == 4
     assert await served.listed() == []
-    # The id is free. (Agents may remember what they answered under it: the new task is for somebody else.)
-    spec = task_pb2.TaskSpec(task_id="t0", selector=task_pb2.Selector(agent_type="somebody else"))
-    answer = await served.tasks.Dispatch(dispatch_pb2.DispatchRequest(task=spec))
-    assert (answer.state, answer.deduplicated) == (task_pb2.TASK_STATE_PENDING, False)
+    served.mended = True  # the id is free, and the agent does not answer with what it came to the last time
+    spec = task_pb2.TaskSpec(task_id="t0", selector=task_pb2.Selector(agent_type="worker"))
+    spec.payload.text = "bug"
+    request = dispatch_pb2.DispatchRequest(task=spec)
+    request.wait.seconds = 20
+    answer = await served.tasks.Dispatch(request)
+    assert (answer.state, answer.deduplicated) == (task_pb2.TASK_STATE_SUCCEEDED, False)
+    assert answer.result.output.text == "did bug"
+
+
+async def test_DLV_10_many_that_are_named_are_not_in_memory_together(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reach.rpc.dead_letters.READ_AT_ONCE", 2)
+    for number in range(5):
+        await served.kill(f"t{number}")
+    served.mended = True
+    together: list[int] = []
+    again = DeadLetters._all_again
+
+    async def counted(self: Any, tasks: Any, request_id: str, answer: Any) -> None:
+        together.append(len(tasks))
+        await again(self, tasks, request_id, answer)
+
+    monkeypatch.setattr(DeadLetters, "_all_again", counted)
+    answer = await served.requeue(*(f"t{number}" for number in range(5)), "none", "t0")
+    assert (len(answer.new_task_ids), list(answer.refused)) == (5, ["none"])
+    assert together == [2, 2, 1]
+    assert await served.purge(*(f"t{number}" for number in range(5)), "t0") == 5
 
 
 async def test_nothing_named_does_not_mean_all(served: Served) -> None:

@@ -1,5 +1,7 @@
 """Sessions over real gRPC: context with each offer, turns once, SessionService (SES-1 … SES-3)."""
 
+import time
+
 import grpc
 import pytest
 
@@ -196,6 +198,52 @@ async def test_a_deleted_session_is_forgotten_and_its_running_task_goes_on(stubs
     after = await ask(stubs, agent, session, "after", "ok")
     assert not after.session_context.turns
     assert [turn.request.text for turn in (await got(stubs, session)).context.turns] == ["after"]
+    await agent.close()
+
+
+async def test_a_session_of_which_nothing_is_known_yet_is_deleted_too(stubs, node):
+    """After a restart a session whose first task still runs has a pin and no context."""
+    agent, session = await joined(stubs, max_concurrency=4), unique("s")
+    task = {"selector": {"agent_id": agent.agent_id}, "payload": {"text": "runs"}, "session": key(session)}
+    call = stubs.dispatch.Dispatch(pb.DispatchRequest(task=task, wait={"seconds": 20}), timeout=TIMEOUT)
+    offer = await agent.next("offers")
+    name = ("default", f"shop:u1:{session}")
+    home = node.host.sessions.home(name)
+    home.evict(name)
+    assert (await got(stubs, session)).pins
+    await stubs.session.DeleteSession(pb.DeleteSessionRequest(key=key(session)), timeout=TIMEOUT)
+    await agent.finish(offer, "done")
+    await call
+    assert (await refused(got(stubs, session)))[1] == "SESSION_NOT_FOUND"
+    await agent.close()
+
+
+async def test_F9_a_deleted_session_goes_on_though_the_clock_leapt_back(stubs, node, monkeypatch):
+    agent, session = await joined(stubs, max_concurrency=4), unique("s")
+    await ask(stubs, agent, session, "before", "ok")
+    await stubs.session.DeleteSession(pb.DeleteSessionRequest(key=key(session)), timeout=TIMEOUT)
+    monkeypatch.setattr(type(node.host.clock), "wall_ms", lambda _: time.time_ns() // 1_000_000 - 3_600_000)
+    await ask(stubs, agent, session, "after", "ok")
+    assert [turn.request.text for turn in (await got(stubs, session)).context.turns] == ["after"]
+    await agent.close()
+
+
+async def test_sessions_from_before_the_machine_started_are_listed_by_pages(stubs, node):
+    """What a restart brings back may have been used before the clock of this machine began."""
+    agent, app = await joined(stubs), unique("app")
+    names = [unique("s") for _ in range(5)]
+    for number, name in enumerate(names):
+        await ask(stubs, agent, name, "hi", "ok", {"app": app})
+        known = ("default", f"{app}:u1:{name}")
+        node.host.sessions.home(known).look(known, 0).used_ms = 1_000 - number * 1_000
+    found, token = [], ""
+    while True:
+        request = pb.ListSessionsRequest(app_id=app, page_size=1, page_token=token)
+        page = await stubs.session.ListSessions(request, timeout=TIMEOUT)
+        found += page.sessions
+        if not (token := page.next_page_token):
+            break
+    assert [one.key.session_id for one in found] == names
     await agent.close()
 
 

@@ -128,6 +128,35 @@ async def test_repeated_offers(server):
         assert len(stream.items("results")) == 3
 
 
+async def test_DLV_3_an_id_that_the_server_gives_to_another_task_is_worked_on(server, monkeypatch):
+    """Results are kept for a while, dead letters until they are purged: then the same id is a new task."""
+    texts = []
+
+    async def work(task):
+        texts.append(task.text)
+        if task.text == "bad":
+            raise ValueError
+        return task.text
+
+    async with running(server, work) as (_, stream):
+        stream.offer("t", "bad")
+        stream.acknowledge((await stream.wait("results"))[0])
+        await stream.settle()
+        stream.offer("t", "good")
+        good = (await stream.wait("results", 2))[1]
+        assert good.output.text == "good"
+        stream.offer("t", "good")  # what the server does not have yet is said again
+        assert (await stream.wait("results", 3))[2] == good
+        stream.acknowledge(good)
+        await stream.settle()
+        stream.offer("t", "good")
+        assert (await stream.wait("results", 4))[3] == good
+        monkeypatch.setattr("reach.sdk.outcomes.HELD_S", 0.0)
+        stream.offer("t", "other")
+        assert (await stream.wait("results", 5))[4].output.text == "other"
+        assert texts == ["bad", "good", "other"]
+
+
 async def test_a_newer_attempt_ends_the_older(server):
     ended = []
 

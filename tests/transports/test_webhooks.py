@@ -316,6 +316,19 @@ async def test_what_cannot_be_sent_now_is_tried_later(tmp_path: Path) -> None:
     assert desk.finished == ["1"]
 
 
+async def test_GOV_6_a_host_that_left_the_configuration_is_not_told_in_plain_text(tmp_path: Path) -> None:
+    """The task is older than the configuration: it was allowed once."""
+    desk = Desk(tmp_path, hours=0.001)
+    desk.end(1, "a")
+    spec = task_pb2.TaskSpec.FromString(desk.tasks["t1"].spec)
+    spec.webhook.url = "http://a/x"
+    desk.tasks["t1"].spec = spec.SerializeToString()
+    await desk.loop.pass_by(60)
+    assert desk.tries == []
+    failed = msgspec.json.decode(desk.turns[0].writes.outbox[0].body, type=FailedDelivery)
+    assert "webhooks.hosts" in failed.error
+
+
 async def test_a_task_that_is_kept_no_longer_is_not_told_of(tmp_path: Path) -> None:
     """Its id may even have been given to another task since."""
     desk = Desk(tmp_path)
