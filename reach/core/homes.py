@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from heapq import nlargest
+from typing import NamedTuple
 
 from reach.core.context import CONTEXT_BYTES, Context, Exchange, Facts
 from reach.core.rows import ContextRow
@@ -24,6 +25,15 @@ RESTORED_MS = 60_000
 """How long a session lives at least after a restart, whatever the clock says."""
 MAX_LEFT_MS = 30 * 86_400_000
 """How long at most: no session is kept longer without activity, so more is a clock that leapt."""
+
+
+class Accepted(NamedTuple):
+    """When a task was accepted."""
+
+    row: int
+    """After which others."""
+    at_ms: int
+    """By the monotonic clock; 0: long ago."""
 
 
 class Room:
@@ -98,7 +108,7 @@ class Room:
 class Home:
     """The sessions of one shard."""
 
-    __slots__ = ("_contexts", "_dirty", "room", "shard")
+    __slots__ = ("_contexts", "_dirty", "busy", "room", "shard")
 
     def __init__(self, shard: int, room: Room) -> None:
         self.shard = shard
@@ -107,6 +117,8 @@ class Home:
         """The one that was used longest ago comes first."""
         self._dirty: dict[SessionName, None] = {}
         """Sessions that are not kept as they are now."""
+        self.busy: Callable[[SessionName], bool] = lambda _: False
+        """Whether a session has open tasks: then its time is not over. Seldom asked: it looks through all tasks."""
 
     def __len__(self) -> int:
         return len(self._contexts)
@@ -131,18 +143,30 @@ class Home:
     def look(self, name: SessionName, now_ms: int) -> Context | None:
         """What is known of a session, if it is there."""
         context = self._find(name)
-        return context if context is not None and context.is_there and context.expires_ms > now_ms else None
+        return context if context is not None and context.is_there and not self._is_over(context, now_ms) else None
+
+    def _is_over(self, context: Context, now_ms: int, accepted: Accepted | None = None) -> bool:
+        """Whether the time of a session is over. One with an open task lives on, be it the one that is spoken of, which
+        was accepted while it lived, or another one."""
+        if context.expires_ms > now_ms:
+            return False
+        if (accepted is None or accepted.at_ms >= context.expires_ms) and not self.busy(context.name):
+            return True
+        context.expires_ms = now_ms + context.ttl_ms
+        return False
 
     def has(self, name: SessionName, task_id: str) -> bool:
         """Whether the turn of a task is part of its session."""
         context = self._find(name)
         return context is not None and context.has(task_id)
 
-    def open(self, name: SessionName, now_ms: int, ttl_ms: int | None = None, row: int | None = None) -> Context:
+    def open(
+        self, name: SessionName, now_ms: int, ttl_ms: int | None = None, accepted: Accepted | None = None
+    ) -> Context:
         """The session, which is used now: it begins, or its time begins anew. One that was deleted begins anew only
-        for a task that was accepted after that (by its `row`)."""
+        for a task that was accepted after that."""
         context = self._find(name)
-        if context is not None and context.expires_ms <= now_ms:
+        if context is not None and self._is_over(context, now_ms, accepted):
             self._drop(context)
             context = None
         if context is None:
@@ -150,7 +174,7 @@ class Home:
             self._count_new(context)
         else:
             self._contexts.move_to_end(name)
-        if row is None or row > context.deleted_row:
+        if accepted is None or accepted.row > context.deleted_row:
             context.is_there = True
         context.ttl_ms = ttl_ms or context.ttl_ms or self.room.ttl_ms
         context.used_ms, context.expires_ms = now_ms, now_ms + context.ttl_ms
@@ -158,7 +182,7 @@ class Home:
         self._make_room(context)
         return context
 
-    def add(self, name: SessionName, turn: Exchange, facts: Facts, row: int, now_ms: int,
+    def add(self, name: SessionName, turn: Exchange, facts: Facts, accepted: Accepted, now_ms: int,
             ttl_ms: int | None = None) -> Context | None:  # fmt: skip
         """A task has ended: its turn, once. None if it is there already, or the session was deleted meanwhile.
 
@@ -166,14 +190,14 @@ class Home:
             name: The session.
             turn: What was said.
             facts: Names and values that came with it.
-            row: Of the task.
+            accepted: When the task was accepted.
             now_ms: Now.
             ttl_ms: How long the session is kept, where its route says so.
         """
         known = self._find(name)
-        if known is not None and (known.has(turn.task_id) or row <= known.deleted_row):
+        if known is not None and (known.has(turn.task_id) or accepted.row <= known.deleted_row):
             return None
-        context = self.open(name, now_ms, ttl_ms)
+        context = self.open(name, now_ms, ttl_ms, accepted)
         before = context.size
         context.add(turn, facts, self.room.context_bytes)
         self.room.count(context.tenant, 0, context.size - before)

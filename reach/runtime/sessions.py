@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from reach.core.context import MOST_OLDER, Context
 from reach.core.effects import Turn
-from reach.core.homes import Home, Room
+from reach.core.homes import Accepted, Home, Room
 from reach.core.model import FIRST_TERMINAL, Fault, Task
 from reach.core.placement import SHARDS, shard_of_session
 from reach.core.rows import ContextRow, OutboxDone, OutboxRow
@@ -71,6 +71,8 @@ class Sessions:
         self._summariser = summariser
         self._threads = ThreadPoolExecutor(SUMMARIES, "summaries") if summariser is not None else None
         self._homes = [Home(number, room) for number in range(SHARDS)]
+        for home in self._homes:
+            home.busy = self._is_busy
         self._done: dict[tuple[int, str], OutboxDone] = {}
         """Facts whose turns are part of their sessions; by (shard, key)."""
         self._behind: dict[SessionName, deque[OutboxRow]] = {}
@@ -124,6 +126,12 @@ class Sessions:
         if home.expire(self._host.clock.now_ms(), self._busy):
             self._flush_soon()
 
+    def _is_busy(self, name: SessionName) -> bool:
+        """Whether a session has tasks that have not ended."""
+        tenant, session = name
+        tasks = self._host.tasks.values()
+        return any(task.session == session and task.tenant == tenant and task.state < FIRST_TERMINAL for task in tasks)
+
     def _busy(self) -> set[SessionName]:
         """Sessions with tasks that have not ended."""
         tasks = self._host.tasks.values()
@@ -137,7 +145,7 @@ class Sessions:
         name = (task.tenant, task.session)
         try:
             now_ms = self._host.clock.now_ms()
-            context = self.home(name).open(name, now_ms, task.session_ttl_ms, task.row)
+            context = self.home(name).open(name, now_ms, task.session_ttl_ms, Accepted(task.row, task.accepted_ms))
             snapshot, number = task.pool.handoffs.given(task)
             return self._host.codec.offered_context(context, snapshot, number)
         except Exception:
@@ -187,7 +195,8 @@ class Sessions:
         home = self.home(name)
         try:
             turn, facts = self._host.codec.exchange_of(task)
-            context = home.add(name, turn, facts, task.row, clock.now_ms(), task.session_ttl_ms)
+            accepted = Accepted(task.row, task.accepted_ms)
+            context = home.add(name, turn, facts, accepted, clock.now_ms(), task.session_ttl_ms)
             if context is not None:
                 self._summarise(home, context)
         except Exception:

@@ -1,7 +1,7 @@
 """Where sessions live: their time, their bounds, and how they are forgotten (SES-1, SES-2)."""
 
 from reach.core.context import NO_FACTS
-from reach.core.homes import Home, Room
+from reach.core.homes import Accepted, Home, Room
 from tests.core.test_context import turn
 
 NAME, OTHER = ("acme", "app:user:1"), ("globex", "app:user:1")
@@ -12,8 +12,9 @@ def home(**room):
     return Home(7, Room(ttl_ms=100, **room))
 
 
-def add(home, name, number, now_ms=0, row=1, **more):
-    return home.add(name, turn(number), NO_FACTS, row, now_ms, **more)
+def add(home, name, number, now_ms=0, row=1, at_ms=None, **more):
+    accepted = Accepted(row, now_ms if at_ms is None else at_ms)
+    return home.add(name, turn(number), NO_FACTS, accepted, now_ms, **more)
 
 
 def restarted(home, now_ms=0, wall_ms=WALL, last_row=100):
@@ -65,6 +66,28 @@ def test_a_session_with_an_open_task_does_not_expire():
     assert (one.room.sessions, one.room.bytes) == (0, 0)
 
 
+def test_SES_2_a_task_that_ends_after_the_time_of_its_session_adds_to_what_was_said():
+    """Between the end of its time and the next look at sessions whose time is over."""
+    one = home()
+    add(one, NAME, 1)
+    assert add(one, NAME, 2, now_ms=150, at_ms=99).count == 2
+    assert add(one, NAME, 3, now_ms=300, at_ms=299).count == 1, "its time was over when the task came"
+
+
+def test_SES_2_another_open_task_keeps_a_session_too():
+    one = home()
+    add(one, NAME, 1)
+    one.busy = lambda name: name == NAME
+    assert one.look(NAME, 150) is not None
+    assert one.look(NAME, 249) is not None
+    one.look(NAME, 250)
+    one.busy = lambda _: False
+    assert one.look(NAME, 349) is not None
+    assert one.look(NAME, 350) is None
+    one.busy = lambda _: True
+    assert one.open(NAME, 360, None, Accepted(9, 360)).count == 1
+
+
 def test_too_many_sessions_forget_the_one_that_was_used_longest_ago():
     one = home(max_sessions=2)
     for number in range(3):
@@ -91,8 +114,8 @@ def test_a_tenant_that_has_more_than_its_share_makes_room_for_others():
 def test_bytes_are_bounded_too_but_what_is_used_now_stays():
     one = home(max_bytes=30_000)
     big = turn(1, "x" * 16_000)
-    one.add(("acme", "a"), big, NO_FACTS, 1, 0)
-    one.add(("acme", "b"), big, NO_FACTS, 1, 0)
+    one.add(("acme", "a"), big, NO_FACTS, Accepted(1, 0), 0)
+    one.add(("acme", "b"), big, NO_FACTS, Accepted(1, 0), 0)
     assert [item.session for item in one] == ["b"]
     assert one.room.bytes <= 30_000
 
@@ -160,9 +183,9 @@ def test_a_task_that_waited_while_its_session_was_deleted_does_not_bring_it_back
     one = home()
     add(one, NAME, 1)
     one.delete(NAME, 0, 5)
-    assert one.open(NAME, 0, None, 5).revision > 0
+    assert one.open(NAME, 0, None, Accepted(5, 0)).revision > 0
     assert one.look(NAME, 0) is None
-    one.open(NAME, 0, None, 6)
+    one.open(NAME, 0, None, Accepted(6, 0))
     assert one.look(NAME, 0) is not None
 
 
