@@ -156,7 +156,8 @@ class Node:
         await self._start_http(keys)
         self._own(self.metrics.watch_loop(), "watch-loop")
         self._own(self.rules.watch(), "watch-rules")
-        self.retention = Retention(journal, self.reach.tending, self.host.clock.wall_ms, kept(config), FAILED)
+        clock = self.host.clock
+        self.retention = Retention(journal, self.reach.tending, clock.wall_ms, kept(config), FAILED, clock.now_ms)
         self._own(self.retention.run(), "retention")
         self._own(self._drop_pools(), "idle-pools")
         gc.collect()

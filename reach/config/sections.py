@@ -314,8 +314,8 @@ class Results(Section, frozen=True):
     """What is kept of tasks that ended."""
 
     keep_hours: Annotated[float, Meta(ge=0.01, le=8760)] = 24.0
-    """Hours that a task and its result are kept; for as long its task_id is known and a repeat is answered. Too small:
-    callers that come back late find nothing, and late repeats run again. Too large: disk."""
+    """Hours that a task and its result are kept, two minutes at least; for as long its task_id is known and a repeat is
+    answered. Too small: callers that come back late find nothing, and late repeats run again. Too large: disk."""
     keep_bytes: Annotated[int, Meta(ge=1_048_576, le=1 << 50)] = 21_474_836_480
     """Space of the store in use (20 GiB) beyond which the oldest results go before their time, then the oldest dead
     letters. What is open, or ended in the last two minutes, is never removed. The file does not shrink: what follows

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
+from reach.runtime.believed import BelievedClock
 from reach.runtime.committer import Committer
-from reach.store.base import Journal, StoreError
+from reach.store.base import Journal, StoreError, TaskQuery
 
 log = logging.getLogger(__name__)
 
@@ -87,12 +88,21 @@ class Retention:
         wall_ms: The store's clock.
         keep: How much is kept.
         failed: The kind of facts that tell of failed deliveries: kept as long as dead letters.
+        now_ms: The monotonic clock.
     """
 
-    def __init__(self, journal: Journal, tending: Tending, wall_ms: Callable[[], int], keep: Keep, failed: str) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        tending: Tending,
+        wall_ms: Callable[[], int],
+        keep: Keep,
+        failed: str,
+        now_ms: Callable[[], int],
+    ) -> None:
         self._journal = journal
         self._tending = tending
-        self._wall_ms = wall_ms
+        self._wall_ms = BelievedClock(wall_ms, now_ms)
         self._keep = keep
         self._failed = failed
         self._rows = MOST_ROWS
@@ -103,19 +113,30 @@ class Retention:
 
     async def run(self) -> None:
         """Goes on until it is cancelled."""
+        begun = False
         while True:
             try:
+                if not begun:
+                    await self.begin()
+                    begun = True
                 await self.once()
             except StoreError as error:
                 log.warning("what has been kept long enough cannot be removed now: %s", error)
             await asyncio.sleep(EVERY_SECONDS)
+
+    async def begin(self) -> None:
+        """Learns from the latest task when the journal was in use last: a machine may start with a clock that is wrong,
+        and all that is kept must not be old by that."""
+        latest = await self._tending.do(lambda: self._journal.list_tasks(TaskQuery("", limit=1)))
+        if latest:
+            self._wall_ms.was(latest[0].task.accepted_wall_ms)
 
     async def once(self) -> None:
         """Removes all that is due now."""
         keep, journal = self._keep, self._journal
         now = self._wall_ms()
         before = now - keep.dead_letters_ms
-        await self._until_none(lambda: self._purge(now - keep.results_ms, dead_letters=False))
+        await self._until_none(lambda: self._purge(now - max(keep.results_ms, LEAST_MS), dead_letters=False))
         await self._until_none(lambda: self._purge(before, dead_letters=True))
         drop = partial(journal.drop_facts, self._failed, before, MOST_ROWS)
         await self._until_none(lambda: self._tending.do(drop))

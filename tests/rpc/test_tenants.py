@@ -108,6 +108,10 @@ def verbs(stubs: Stubs, task_id: str, instance_id: str, header: Metadata, own: A
         "WaitForResult": lambda: stubs.dispatch.WaitForResult(
             pb.WaitForResultRequest(task_id=task_id, timeout={"seconds": 1}), metadata=header
         ),
+        "SendInput": lambda: stubs.dispatch.SendInput(
+            pb.SendInputRequest(task_id=task_id, payload={"text": "yes"}), metadata=header
+        ),
+        "ExplainTask": lambda: stubs.ops.ExplainTask(pb.ExplainTaskRequest(task_id=task_id), metadata=header),
         "CancelTask": lambda: stubs.dispatch.CancelTask(pb.CancelTaskRequest(task_id=task_id), metadata=header),
         "StreamResult": lambda: stubs.result.StreamResult(pb.StreamResultRequest(task_id=task_id), metadata=header),
         "GetAgent": lambda: stubs.registry.GetAgent(pb.GetAgentRequest(instance_id=instance_id), metadata=header),

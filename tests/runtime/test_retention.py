@@ -44,7 +44,7 @@ def journal_of(*ends: tuple[int, int], spec: bytes = b"x") -> MemoryJournal:
 
 
 async def kept(journal: MemoryJournal, keep: Keep) -> list[int]:
-    retention = Retention(journal, Now(), lambda: NOW, keep, "failed")  # type: ignore[arg-type]
+    retention = Retention(journal, Now(), lambda: NOW, keep, "failed", lambda: 0)  # type: ignore[arg-type]
     await retention.once()
     assert retention.dead_letters == journal.dead_letters()
     return sorted(one.task.row for one in journal.list_tasks(TaskQuery("acme", limit=10_000)))
@@ -75,6 +75,10 @@ async def test_DLV_12_beyond_its_size_the_oldest_results_go_then_dead_letters(mo
     assert await kept(journal, Keep(total_bytes=size)) == [1, 2, 3, 4, 5, 6]
     for limit, left in ((size - 1, [1, 3, 4, 5, 6]), (3_100, [1, 4, 6]), (2_100, [4, 6]), (1, [6])):
         assert await kept(journal, Keep(total_bytes=limit)) == left
+
+
+async def test_DLV_3_nothing_is_too_old_within_two_minutes() -> None:
+    assert await kept(journal_of((5, 0), (5, 1)), Keep(results_ms=1)) == [1, 3]
 
 
 async def test_DLV_3_a_result_of_just_now_stays_however_little_space_there_is() -> None:
@@ -108,13 +112,14 @@ async def test_batches_follow_the_time_that_they_take(monkeypatch: pytest.Monkey
             asked.append(limit)
             return limit if len(asked) < 8 else 0
 
-    await Retention(Counting(), Now(), lambda: NOW, Keep(), "failed").once()  # type: ignore[arg-type]
+    await Retention(Counting(), Now(), lambda: NOW, Keep(), "failed", lambda: 0).once()  # type: ignore[arg-type]
     assert asked[:8] == [1_000, 500, 250, 125, 250, 500, 1_000, 1_000]
 
 
 async def test_a_store_that_cannot_now_is_asked_again(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     journal = journal_of((5, 30))
-    retention = Retention(journal, Now(), lambda: NOW, Keep(), "failed")  # type: ignore[arg-type]
+    retention = Retention(journal, Now(), lambda: NOW, Keep(), "failed", lambda: 0)  # type: ignore[arg-type]
+    monkeypatch.setattr("reach.runtime.believed.LEAP_MS", 1 << 62)
     failures = [StoreUnavailable("busy")]
     monkeypatch.setattr(module, "EVERY_SECONDS", 0.0)
     purge = journal.purge
@@ -131,3 +136,51 @@ async def test_a_store_that_cannot_now_is_asked_again(monkeypatch: pytest.Monkey
     work.cancel()
     assert "busy" in caplog.text
     assert [one.task.row for one in journal.list_tasks(TaskQuery("acme"))] == [2]
+
+
+class Leaping:
+    """A wall clock and a monotonic one."""
+
+    def __init__(self) -> None:
+        self.now = 1_000
+        self.ahead = 0
+
+    def wall_ms(self) -> int:
+        return NOW + self.now + self.ahead
+
+    def now_ms(self) -> int:
+        return self.now
+
+
+async def rows_after(retention: Retention, journal: MemoryJournal) -> list[int]:
+    await retention.once()
+    return sorted(one.task.row for one in journal.list_tasks(TaskQuery("acme", limit=10_000)))
+
+
+async def test_F9_a_clock_that_leaps_ahead_makes_nothing_old() -> None:
+    journal, clock = journal_of((5, 23), (5, 0), (DEAD, 0)), Leaping()
+    retention = Retention(journal, Now(), clock.wall_ms, Keep(), "failed", clock.now_ms)  # type: ignore[arg-type]
+    await retention.once()
+    clock.ahead = 10 * 24 * HOUR
+    assert await rows_after(retention, journal) == [1, 2, 3, 4]
+    clock.now += HOUR // 2
+    clock.ahead = 0
+    assert await rows_after(retention, journal) == [1, 2, 3, 4]
+    clock.now += 2 * HOUR
+    assert await rows_after(retention, journal) == [2, 3, 4], "time goes on as ever"
+    clock.ahead = 10 * 24 * HOUR
+    await retention.once()
+    clock.now += HOUR
+    assert await rows_after(retention, journal) == [4], "who says so for an hour is believed"
+
+
+async def test_F9_a_machine_that_starts_with_a_wrong_clock_throws_nothing_away() -> None:
+    journal, clock = journal_of((5, 1), (DEAD, 1)), Leaping()
+    latest = journal.list_tasks(TaskQuery(""))[0].task.accepted_wall_ms
+    clock.ahead = latest - NOW + 10 * 24 * HOUR
+    retention = Retention(journal, Now(), clock.wall_ms, Keep(), "failed", clock.now_ms)  # type: ignore[arg-type]
+    await retention.begin()
+    assert await rows_after(retention, journal) == [1, 2, 3]
+    clock.ahead -= 10 * 24 * HOUR
+    assert await rows_after(retention, journal) == [1, 2, 3]
+    journal.close()
