@@ -34,12 +34,30 @@ WAITS = "handoff"
 
 
 class Snapshots:
-    """What the snapshots of a node take; its pools share it."""
+    """The snapshots of a node; its pools share them. If they are too much, the one that is known longest goes, whosever
+    it is: many are of sessions that nobody goes on with, and these must not take the room of others."""
 
-    __slots__ = ("bytes",)
+    __slots__ = ("_held", "bytes")
 
     def __init__(self) -> None:
+        self._held: OrderedDict[Moving, None] = OrderedDict()
         self.bytes = 0
+
+    def hold(self, moving: Moving, snapshot: bytes) -> None:
+        """Keeps what an instance said."""
+        self.drop(moving)
+        if snapshot:
+            moving.snapshot = snapshot
+            self.bytes += len(snapshot)
+            self._held[moving] = None
+            while self.bytes > HELD_BYTES:
+                self.drop(next(iter(self._held)))
+
+    def drop(self, moving: Moving) -> None:
+        """It is not needed any more."""
+        self._held.pop(moving, None)
+        self.bytes -= len(moving.snapshot)
+        moving.snapshot = b""
 
 
 class Moving:
@@ -122,7 +140,7 @@ class Handoffs:
     def _end(self, name: SessionName) -> None:
         moving = self._moving.pop(name, None)
         if moving is not None:
-            self.room.bytes -= len(moving.snapshot)
+            self.room.drop(moving)
 
     def came(self, event: SnapshotCame, turn: Turn) -> None:
         """An instance says what it knows of a session: as it was asked, or because it is about to leave."""
@@ -137,19 +155,8 @@ class Handoffs:
         if moving.target != ("", 0):
             return  # it is gone already
         moving.ready = True
-        self._hold(moving, event.snapshot)
+        self.room.hold(moving, event.snapshot)
         pool.slot_freed = True
-
-    def _hold(self, moving: Moving, snapshot: bytes) -> None:
-        """Keeps a snapshot; the longest known ones of this pool make room, and if that is not enough, it goes."""
-        room = self.room
-        room.bytes += len(snapshot) - len(moving.snapshot)
-        moving.snapshot = snapshot
-        for one in self._moving.values():
-            if room.bytes <= HELD_BYTES:
-                break
-            room.bytes -= len(one.snapshot)
-            one.snapshot = b""
 
     def clear(self) -> None:
         """The pool is dropped."""

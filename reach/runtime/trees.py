@@ -43,9 +43,15 @@ class Trees:
     def joined(self, task: Task) -> None:
         """A task that another one asked for is taken in; to be called before it can be heard of."""
         parent = (task.tenant, task.parent_task_id or task.root_task_id)
+        if not self._is_open(parent) and self._is_open((task.tenant, task.root_task_id)):
+            parent = (task.tenant, task.root_task_id)  # who asked has ended; it belongs to the tree all the same
         if parent != task.key:
             self._parent_of[task.key] = parent
             self._children.setdefault(parent, {})[task.key] = None
+
+    def _is_open(self, key: TaskKey) -> bool:
+        task = self._host.tasks.get(key)
+        return task is not None and task.state < FIRST_TERMINAL
 
     def left(self, task: Task) -> None:
         """A task has ended, or is undone. What it asked for belongs to the one that asked for it."""

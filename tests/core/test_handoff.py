@@ -254,6 +254,22 @@ def test_snapshots_are_bounded_the_oldest_goes_first(monkeypatch):
     assert sizes == [0, 100, 100]
 
 
+def test_snapshots_of_a_pool_that_nobody_goes_on_with_do_not_take_the_room_of_another(monkeypatch):
+    monkeypatch.setattr(handoff, "HELD_BYTES", 250)
+    shells = [shell_of("a"), shell_of("a")]
+    shells[1].pool.handoffs.room = shells[0].pool.handoffs.room
+    for number in (0, 1):
+        shells[0].report(shells[0].submit(session=f"app:user:{number}"))
+        came(shells[0], shells[0].pool.instances["a"], b"x" * 100, (TENANT, f"app:user:{number}"))
+    shell, old = shells[1], shells[1].pool.instances["a"]
+    shell.report(shell.submit(session=NAME[1]))
+    came(shell, old, b"y" * 100)
+    shell.join("b", slots=9)
+    shell.step(ev.Left(old))
+    assert given(shell, shell.submit(session=NAME[1], **LONG))[0] == b"y" * 100
+    assert shell.pool.handoffs.room.bytes <= 250
+
+
 def test_sessions_on_their_way_are_bounded(monkeypatch):
     monkeypatch.setattr(handoff, "MOVING", 2)
     shell = shell_of("a")

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from agentreach.v1 import task_pb2
-from reach.core.model import TaskState
+from reach.core import events as ev
+from reach.core.model import Fault, TaskState
 from reach.core.stream import Interest, Reader
-from reach.errors import Reason
+from reach.errors import ErrorClass, Reason
 from reach.runtime import trees
 from tests.runtime.hosts import READER, TENANT, Shell, message_of
 
@@ -18,10 +19,15 @@ pytestmark = pytest.mark.asyncio
 
 
 class Trees(Shell):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.readers: list[Reader] = []
+
     def child(self, task_id: str, parent: str = "", root: str = "", **fields: Any) -> Reader:
         spec = task_pb2.TaskSpec(task_id=task_id, parent_task_id=parent, root_task_id=root, **fields)
         spec.selector.agent_type = "nobody"
         reader = Reader(self, len(self.said) + 1, Interest.ACCEPTANCE)
+        self.readers.append(reader)  # `heard` knows them by their ids, which must not be given again
         self.reach.submit(*READER.read(TENANT, spec), reader)
         return reader
 
@@ -112,6 +118,29 @@ async def test_DLV_11_after_a_restart_children_are_known():
     again.cancel("r", "")
     await again.settle()
     assert again.states("r", "a") == ["CANCELLED", "CANCELLED"]
+    await again.stop()
+
+
+async def test_DLV_11_what_a_task_that_ended_asked_for_is_of_its_tree_also_after_a_restart():
+    """And what is asked for late, when the one that asks has ended."""
+    shell = Trees()
+    for name, parent in [("r", ""), ("a", "r"), ("b", "a"), ("c", "b")]:
+        shell.child(name, parent, "r" if parent else "")
+    await shell.settle()
+    middle = shell.host.tasks[TENANT, "a"]
+    assert middle.pool is not None
+    shell.host.post(middle.pool, ev.Refuted(middle, Fault(ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "no")))
+    await shell.settle()
+    assert shell.states("a", "b") == ["FAILED", "PENDING"]
+    shell.child("late", "a", "r")
+    await shell.settle()
+    await shell.stop()
+    again = Trees(shell.journal)
+    again.child("later", "a", "r")
+    await again.settle()
+    again.cancel("r", "")
+    await again.settle()
+    assert again.states("r", "b", "c", "late", "later") == ["CANCELLED"] * 5
     await again.stop()
 
 
