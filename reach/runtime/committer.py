@@ -52,6 +52,8 @@ class Committer:
         self._turns: list[Turn] = []
         self._open: list[Turn] | None = None
         self._beginning = False
+        self._here = False
+        """The open commit runs on the loop."""
         self._open_writes: Writes | None = None
         self._began = 0.0
         self._logged_at = 0.0
@@ -93,10 +95,9 @@ class Committer:
         self._open_writes, self._writes = self._writes, Writes()
         self._began = self._writer.now()
         writes = self._open_writes
-        if self.held is None and not self._journal.heavy() and self._writer.here(writes.count(), writes.size_bytes):
-            taken = self._commit(writes)
-            self._writer.took((self._writer.now() - self._began) * 1_000)
-            self._committed(taken)
+        self._here = not self._journal.heavy() and self._writer.here(writes.count(), writes.size_bytes)
+        if self._here:
+            self._committed(self._commit(writes))
         else:
             self._writer.put(partial(self._commit, writes), self._tell)
 
@@ -134,7 +135,9 @@ class Committer:
             log.warning("the journal works again")
             self.held = None
         if self._open_writes is not None:
-            self._on_committed(self._open_writes.count(), (self._writer.now() - self._began) * 1_000)
+            rows, ms = self._open_writes.count(), (self._writer.now() - self._began) * 1_000
+            self._writer.took(ms, rows, here=self._here)
+            self._on_committed(rows, ms)
         turns, self._open, self._open_writes = self._open or [], None, None
         if taken:
             self._refused(set(taken))

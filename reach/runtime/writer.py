@@ -30,9 +30,9 @@ HERE_ROWS: Final = 40
 thread, where they gather while others are written: 12.8 thousand tasks a second there, 8.2 here, with 500 in flight."""
 HERE_BYTES: Final = 64 << 10
 """Bytes of such a commit."""
-SLOW_MS: Final = 1.2
-"""Mean time of commits on the loop from which they no longer run there: the loop has others to look after, and in the
-thread the rows of several frames share a sync."""
+SLOW_MS: Final = 5.0
+"""Mean time of commits on the loop from which they no longer run there, whatever the thread takes: the loop has others
+to look after."""
 STUCK_MS: Final = 50.0
 """Time of a single one that is enough for that."""
 AWAY_SECONDS: Final = (0.5, 8.0)
@@ -40,8 +40,12 @@ AWAY_SECONDS: Final = (0.5, 8.0)
 doubles each time."""
 FORGIVEN: Final = 256
 """Commits on the loop without a reason to leave it, after which the next time is a first time again."""
+BETTER: Final = 0.9
+"""The loop is the place if a commit takes at most this share there of what it takes by way of the thread."""
+TRY_OTHER: Final = 64
+"""Commits at the better place, after which the next one tries the other: what was better may change."""
 NEWEST_SHARE: Final = 0.125
-"""Weight of the newest commit in the mean. One counts as twice `SLOW_MS` at most: a single one does not make a mean."""
+"""Weight of the newest commit in a mean. One counts as twice `SLOW_MS` at most: a single one does not make a mean."""
 
 
 class Writer(Protocol):
@@ -55,10 +59,10 @@ class Writer(Protocol):
         nothing of it is left to do. Neither raises."""
 
     def here(self, rows: int, size_bytes: Callable[[], int]) -> bool:
-        """Whether a commit of so many rows may run on the loop instead, now. Whoever then does so calls `took`."""
+        """Whether a commit of so many rows had better run on the loop, now."""
 
-    def took(self, ms: float) -> None:
-        """How long a commit on the loop took."""
+    def took(self, ms: float, rows: int, *, here: bool) -> None:
+        """How long a commit took until the loop knew of it."""
 
     def stop(self) -> None:
         """What was put before is finished first; nothing is put afterwards."""
@@ -67,7 +71,10 @@ class Writer(Protocol):
 class ThreadWriter:
     """A writer with a thread of its own."""
 
-    __slots__ = ("_away_s", "_away_until", "_done", "_mean_ms", "_put", "_thread", "_well", "_work", "now")
+    __slots__ = (
+        "_away_s", "_away_until", "_done", "_in_a_row", "_on_loop_ms", "_put", "_thread", "_thread_ms", "_well",
+        "_work", "now",
+    )  # fmt: skip
 
     def __init__(self, now: Callable[[], float] = stopwatch) -> None:
         self.now = now
@@ -75,7 +82,12 @@ class ThreadWriter:
         self._put = 0
         self._done = 0
         """Counted by the thread alone."""
-        self._mean_ms = 0.0
+        self._on_loop_ms = 0.0
+        """Mean of small commits on the loop; 0: not known."""
+        self._thread_ms = 0.0
+        """The same by way of the thread."""
+        self._in_a_row = 0
+        """Small commits at the better place since the other one was tried."""
         self._well = 0
         self._away_s = AWAY_SECONDS[0]
         self._away_until = 0.0
@@ -95,23 +107,33 @@ class ThreadWriter:
 
     def here(self, rows: int, size_bytes: Callable[[], int]) -> bool:
         """See Writer."""
-        return (
-            rows <= HERE_ROWS
-            and self._put == self._done
-            and (not self._away_until or self.now() >= self._away_until)
-            and size_bytes() <= HERE_BYTES
-        )
+        if rows > HERE_ROWS or self._put != self._done or size_bytes() > HERE_BYTES:
+            return False
+        if self._away_until and self.now() < self._away_until:
+            return False
+        better = not self._thread_ms or self._on_loop_ms <= BETTER * self._thread_ms
+        self._in_a_row += 1
+        if self._in_a_row > TRY_OTHER:
+            self._in_a_row = 0
+            return not better
+        return better
 
-    def took(self, ms: float) -> None:
+    def took(self, ms: float, rows: int, *, here: bool) -> None:
         """See Writer."""
-        self._mean_ms += (min(ms, 2 * SLOW_MS) - self._mean_ms) * NEWEST_SHARE
+        if rows > HERE_ROWS:
+            return
+        counted = min(ms, 2 * SLOW_MS)
+        if not here:
+            self._thread_ms = _mean(self._thread_ms, counted)
+            return
+        self._on_loop_ms = _mean(self._on_loop_ms, counted)
         self._well += 1
-        if self._mean_ms > SLOW_MS or ms > STUCK_MS:
+        if self._on_loop_ms > SLOW_MS or ms > STUCK_MS:
             if self._well > FORGIVEN:
                 self._away_s = AWAY_SECONDS[0]
             self._away_until = self.now() + self._away_s
             self._away_s = min(2 * self._away_s, AWAY_SECONDS[1])
-            self._mean_ms = self._well = 0
+            self._on_loop_ms = self._well = 0
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
@@ -121,3 +143,7 @@ class ThreadWriter:
         """See Writer."""
         self._work.put(None)
         self._thread.join(timeout=STOP_SECONDS)
+
+
+def _mean(mean: float, newest: float) -> float:
+    return mean + (newest - mean) * NEWEST_SHARE if mean else newest

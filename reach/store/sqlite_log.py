@@ -13,7 +13,7 @@ copied more often; larger: longer pauses (45 to 90 ms here) and a longer start a
 its own made the longest pauses shorter and the usual ones longer (two syncs at a time)."""
 HEAVY_PAGES: Final = 7_500
 """Pages, as we guess them, from which we have it copied before that: by a commit of which `heavy` has warned."""
-PAGES_PER_COMMIT: Final = 3
+PAGES_PER_COMMIT: Final = 6
 """Pages that a commit changes beside those which its bytes fill."""
 PAGE_BYTES: Final = 4_096
 MOST_BYTES: Final = 56 << 20

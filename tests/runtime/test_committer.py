@@ -9,7 +9,16 @@ from typing import Any
 from reach.core.effects import Turn, then
 from reach.core.rows import CheckpointRow, ReserveRow, Writes
 from reach.runtime.committer import Committer
-from reach.runtime.writer import AWAY_SECONDS, FORGIVEN, HERE_BYTES, HERE_ROWS, SLOW_MS, STUCK_MS, ThreadWriter
+from reach.runtime.writer import (
+    AWAY_SECONDS,
+    FORGIVEN,
+    HERE_BYTES,
+    HERE_ROWS,
+    SLOW_MS,
+    STUCK_MS,
+    TRY_OTHER,
+    ThreadWriter,
+)
 from reach.store.base import StoreBroken, StoreError, StoreFull
 
 
@@ -231,10 +240,6 @@ def test_F10_a_slow_disk_is_kept_off_the_loop_and_gets_another_chance() -> None:
     now = [100.0]
     writer = ThreadWriter(lambda: now[0])
     size = Writes().size_bytes
-    for _ in range(100):
-        writer.took(SLOW_MS - 0.1)
-    assert writer.here(1, size)
-    writer.took(STUCK_MS + 1)
 
     def away() -> float:
         since = now[0]
@@ -242,20 +247,51 @@ def test_F10_a_slow_disk_is_kept_off_the_loop_and_gets_another_chance() -> None:
             now[0] += 0.25
         return now[0] - since
 
+    def take(ms: float) -> None:
+        writer.took(ms, 1, here=True)
+
+    for _ in range(100):
+        take(SLOW_MS - 0.1)
+    assert writer.here(1, size)
+    take(STUCK_MS + 1)
+    assert not writer.here(1, size)
     assert away() == AWAY_SECONDS[0]
+    for _ in range(10):
+        take(0.5)
     commits = 0
     while writer.here(1, size):
-        writer.took(SLOW_MS * 3)
+        take(SLOW_MS * 3)
         commits += 1
     assert 2 < commits < 10
     assert away() == 2 * AWAY_SECONDS[0]
     for _ in range(10):
-        writer.took(STUCK_MS + 1)
+        take(STUCK_MS + 1)
     assert away() == AWAY_SECONDS[1]
     for _ in range(FORGIVEN):
-        writer.took(1)
-    writer.took(STUCK_MS + 1)
+        take(1)
+    take(STUCK_MS + 1)
     assert away() == AWAY_SECONDS[0]
+    writer.stop()
+
+
+def test_commits_run_where_they_take_less_and_the_other_place_is_tried_now_and_then() -> None:
+    """The thread may have become the better one, or the loop again."""
+    writer = ThreadWriter(lambda: 100.0)
+    size = Writes().size_bytes
+
+    def shares(loop_ms: float, thread_ms: float, commits: int = 20 * TRY_OTHER) -> float:
+        """Share of the last half of commits that ran on the loop."""
+        places = []
+        for _ in range(commits):
+            here = writer.here(1, size)
+            places.append(here)
+            writer.took(loop_ms if here else thread_ms, 1, here=here)
+            writer.took(40.0, HERE_ROWS + 1, here=False)  # large ones say nothing of small ones
+        return sum(places[commits // 2 :]) / (commits // 2)
+
+    assert 0.97 < shares(0.6, 1.3) < 1
+    assert 0 < shares(1.5, 1.5) < 0.03
+    assert 0.97 < shares(1.5, 2.4) < 1
     writer.stop()
 
 

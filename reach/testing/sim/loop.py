@@ -290,7 +290,7 @@ class VirtualWriter:
         """See Writer."""
         return not self._work and self._on_loop()
 
-    def took(self, ms: float) -> None:
+    def took(self, ms: float, rows: int, *, here: bool) -> None:
         """See Writer."""
 
     def put(self, work: Callable[[], T], then: Callable[[T], None] = nothing) -> None:
