@@ -18,7 +18,7 @@ from tests.e2e.processes import begins, tell
 from tests.e2e.reading import Text
 
 RATE = float(os.environ.get("RATE", "100"))
-"""Tasks a second, whatever happens to those before: an open loop. `make kill-test` gives 250, with nothing beside it."""
+"""Tasks a second, whatever happens to those before: an open loop. `make kill-test` gives 250, alone."""
 PATIENCE = 60.0
 LOOKS = 64
 """Tasks that are looked up at a time."""
