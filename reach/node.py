@@ -20,6 +20,7 @@ from typing import Any
 
 import uvloop
 
+from reach.collector import made_to_stay
 from reach.config import Config
 from reach.config.parts import dial_settings, host_settings, kept, listen, webhook_rules
 from reach.config.watching import Policies, Rules
@@ -96,7 +97,8 @@ class Node:
             ReachError: a port or the data folder is taken, a file cannot be read: the message says what to do.
         """
         try:
-            await self._start()
+            with made_to_stay():
+                await self._start()
         except BaseException:
             await self._stack.aclose()
             raise
@@ -128,6 +130,7 @@ class Node:
         self.reach = Reach(self.host, self.node_id)
         self._start_webhooks()
         await self._load_rules()
+        gc.collect()  # while there is little to look through
         loaded = await asyncio.to_thread(journal.load)
         restored = restore(self.host, loaded, await asyncio.to_thread(unapplied_turns, journal))
         matcher = config.matcher
@@ -160,8 +163,6 @@ class Node:
         self.retention = Retention(journal, self.reach.tending, clock.wall_ms, kept(config), FAILED, clock.now_ms)
         self._own(self.retention.run(), "retention")
         self._own(self._drop_pools(), "idle-pools")
-        gc.collect()
-        gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         sys.setswitchinterval(SWITCH_SECONDS)
         self._serving = True

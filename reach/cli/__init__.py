@@ -9,12 +9,14 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from reach.collector import made_to_stay
+
 
 def main() -> NoReturn:
     """The entry point of `reach` and of `python -m reach.cli`."""
     try:
-        from reach.cli.app import run
-
+        with made_to_stay():
+            from reach.cli.app import run
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # while modules are loaded, or in the last steps
         code = 130

@@ -12,6 +12,7 @@ import click
 from reach.cli.exits import Exit
 from reach.cli.settings import server_options, settings_of
 from reach.cli.terminal import write, write_facts, write_json
+from reach.collector import made_to_stay
 
 _OVERRIDES: Final = {
     "host": "server.host",
@@ -47,7 +48,8 @@ _FILE: Final = click.Path(dir_okay=False)
 @click.option("--log-format", type=click.Choice(["json", "text"]), help="Default: text on a terminal, else json.")
 def serve(file: str | None, memory: bool, **given: Any) -> int:
     """Run a server until Ctrl-C or SIGTERM. Options override AGENT_REACH_* variables, which override the file."""
-    from reach.config import ConfigError, load
+    with made_to_stay():
+        from reach.config import ConfigError, load
 
     given["insecure"] = given["insecure"] or None
     overrides = {field: given[option] for option, field in _OVERRIDES.items()}
@@ -62,8 +64,8 @@ def serve(file: str | None, memory: bool, **given: Any) -> int:
         config = load(file, os.environ, overrides)
     except ConfigError as error:
         raise click.ClickException(_by_option(error.message)) from error
-    from reach.node import run
-
+    with made_to_stay():
+        from reach.node import run
     code = run(config, (Path(file), lambda: load(file, os.environ, overrides)) if file is not None else None)
     # What the node calls a failed start is a port or folder that is taken.
     return Exit.UNREACHABLE if code == 1 else code
@@ -96,7 +98,8 @@ def check(file: str | None) -> int:
     """Check a file together with the environment, and print what `reach serve --config FILE` would use (YAML)."""
     import msgspec
 
-    from reach.config import ConfigError, load
+    with made_to_stay():
+        from reach.config import ConfigError, load
 
     try:
         config = load(file, os.environ)

@@ -81,8 +81,8 @@ class Shares:
         self.clock = 0.0
         """Virtual time of the last turn."""
 
-    def enter(self, name: str, key: str) -> Flow:
-        """A task begins to wait."""
+    def enter(self, name: str, key: str, count: int = 1) -> Flow:
+        """A task begins to wait, or several."""
         tenant = self._tenants.get(name)
         if tenant is None:
             tenant = self._tenants[name] = Tenant(name, self.weights.get(name, 1.0), self.clock)
@@ -93,8 +93,8 @@ class Shares:
             flow = tenant.flows[key] = Flow(key, tenant, self.weights.get(f"{name}/{key}", 1.0))
         elif not flow.waiting:
             flow.time = max(flow.time, tenant.clock)
-        tenant.waiting += 1
-        flow.waiting += 1
+        tenant.waiting += count
+        flow.waiting += count
         return flow
 
     def leave(self, flow: Flow) -> None:
@@ -155,6 +155,10 @@ class Line:
         """How many entries are held, those of tasks that have left included."""
         return sum(len(tasks.entries) for tasks in self._tasks.values())
 
+    def one(self) -> Entry:
+        """Anyone."""
+        return next(iter(self._tasks.values())).entries[0]
+
     def add(self, entry: Entry) -> None:
         """A task comes."""
         flow = entry[4]
@@ -167,6 +171,21 @@ class Line:
         tasks.alive += 1
         if len(self._tasks) > 1 and tasks.entries[0] is entry:
             self._push_young(entry)
+
+    def add_all(self, entries: list[Entry]) -> None:
+        """Many tasks of one flow come at once: as `add` one by one."""
+        flow = entries[0][4]
+        tasks = self._tasks.get(flow)
+        if tasks is None:
+            tasks = self._tasks[flow] = _Tasks()
+            if len(self._tasks) == 2:
+                self._begin_to_choose()
+        before = tasks.entries[0] if tasks.entries else None
+        tasks.entries += entries
+        tasks.entries.sort()
+        tasks.alive += len(entries)
+        if len(self._tasks) > 1 and tasks.entries[0] is not before:
+            self._push_young(tasks.entries[0])
 
     def _begin_to_choose(self) -> None:
         """There is a second flow: until now there was nothing to choose."""
@@ -205,7 +224,7 @@ class Line:
     def head(self, now_ms: int) -> Entry:
         """Whose turn it is."""
         if len(self._tasks) == 1:
-            return next(iter(self._tasks.values())).entries[0]
+            return self.one()
         ripe_ms = now_ms - TOP * AGEING_MS_PER_STEP
         young = self._young
         while young and young[0][0] <= ripe_ms:

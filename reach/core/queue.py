@@ -9,7 +9,7 @@ share of the turns would have it. Bounded by count and bytes; a full queue refus
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from reach.core.fairness import AGEING_MS_PER_STEP, Entry, Line, Shares, step_of
 from reach.core.model import Requirement, Task
@@ -125,6 +125,27 @@ class WaitQueue:
         self._waiting[id(task)] = entry
         self.bytes += task.size
 
+    def push_all(self, tasks: Iterable[Task]) -> None:
+        """Adds many tasks that are not here, and wait for nothing but their requirement: as `push` one by one."""
+        alike: dict[tuple[int, str, str], list[Task]] = {}
+        for task in tasks:
+            key = id(task.requirement), task.tenant, task.fairness_key
+            group = alike.get(key)
+            if group is None:
+                group = alike[key] = []
+            group.append(task)
+        for (_, tenant, fairness_key), group in alike.items():
+            flow = self.shares.enter(tenant, fairness_key, len(group))
+            number = self._count
+            self._count += len(group)
+            entries: list[Entry] = [
+                (task.accepted_ms - AGEING_MS_PER_STEP * task.priority, task.row, count, task, flow)
+                for count, task in enumerate(group, number + 1)
+            ]
+            self._waiting.update([(id(entry[3]), entry) for entry in entries])
+            self.bytes += sum([task.size for task in group])
+            self._lines.setdefault(group[0].requirement, Line()).add_all(entries)
+
     def remove(self, task: Task) -> bool:
         """Takes a task out wherever it is; its entry is dropped when it comes up. False if it does not wait."""
         if self._delayed:
@@ -163,6 +184,10 @@ class WaitQueue:
     def heads(self, now_ms: int = 0) -> list[Task]:
         """The first task of each line, the one whose turn it is first."""
         return [self._lines[kind].head(now_ms)[3] for _, _, kind in sorted(self.kinds(now_ms))]
+
+    def firsts(self) -> list[Task]:
+        """One task of each line, in no order that means anything."""
+        return [line.one()[3] for line in self._lines.values()]
 
     def head(self, kind: Kind, now_ms: int = 0) -> Task | None:
         """The task whose turn it is in a line."""

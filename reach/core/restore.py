@@ -132,6 +132,36 @@ def restore_task(
         _wait_for_instance(pool, task, last, turn)
 
 
+def restore_waiting(pool: Pool, tasks: Sequence[Task], turn: Turn) -> None:
+    """Tasks of which no attempt began, that have no session and are due: as `restore_task` one by one, in a third of
+    the time. There may be very many of them after a crash."""
+    began = 0
+    while began < len(tasks) and not (pool.slot_freed and pool.queue):
+        restore_task(pool, tasks[began], [], [], turn)  # while nobody waits, somebody might take it at once
+        began += 1
+    now, wall = turn.now_ms, turn.wall_ms
+    arm = pool.wheel.arm
+    rest = tasks[began:]
+    if pool.router.declared.any:
+        for task in rest:
+            pool.delivery.declared(task)
+    for task in rest:
+        pool.tasks[task.key] = task
+        task.pool = pool
+        resume_after_load(task)
+        task.accepted_ms = now - max(0, wall - task.accepted_wall_ms)
+        limits = task.schedule_to_close_ms, task.schedule_to_start_ms
+        limit = min([limit for limit in limits if limit is not None], default=None)
+        if limit is not None:
+            task.accepted_ms = max(task.accepted_ms, now - max(0, limit - GRACE_MS))
+            arm(task, max(task.accepted_ms + limit, now + 1))
+        if not task.pending_reason.startswith("no_match"):
+            task.pending_reason = "queued"
+    if rest:
+        pool.queue.push_all(rest)
+        pool.backlog.look(turn)
+
+
 def dialogue_of(pool: Pool, questions: Sequence[QuestionRow], inputs: Sequence[InputRow], turn: Turn) -> Dialogue:
     """What was asked and answered. An open question keeps what is left of its time, if our clock did not leap."""
     dialogue = Dialogue()

@@ -12,7 +12,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from reach.core import effects as fx
-from reach.core.directory import Directory
+from reach.core.directory import UNRESOLVED, Directory
 from reach.core.events import Joined
 from reach.core.model import Fault, PoolKey, Task, TaskState
 from reach.core.pool import STALLED_MS, Pool
@@ -27,7 +27,7 @@ from reach.runtime.level_1 import LevelOne
 from reach.runtime.outbox import Outbox
 from reach.runtime.past import Past
 from reach.runtime.pools import Codec, Pools
-from reach.runtime.rules import look_again, resolve_waiting
+from reach.runtime.resettling import Resettling
 from reach.runtime.sessions import BOUNDS, Sessions
 from reach.runtime.settings import Settings
 from reach.runtime.shard import Shard
@@ -77,6 +77,7 @@ class Host(Pools):
         self._loop = asyncio.get_running_loop()
         self._ready: dict[int, Shard] = {}
         self._scheduled = False
+        self._resettling = Resettling(self)
         self._looking: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -302,7 +303,8 @@ class Host(Pools):
         self.post(pool, event)
         allowed = event.joining.profile.allowed_tenants
         tenants = None if ANYBODY in allowed else frozenset((key.tenant, *allowed))
-        self._loop.call_soon(resolve_waiting, self, tenants)  # tasks that came in this turn of the loop do not wait yet
+        homeless = self.of_type(UNRESOLVED)
+        self._resettling.look(one for one in homeless if tenants is None or one.key.tenant in tenants)
         self._look_again_soon()
         return pool
 
@@ -316,8 +318,10 @@ class Host(Pools):
             self._looking = self._loop.call_later(LOOK_AGAIN_S, self._look_again)
 
     def _look_again(self) -> None:
+        """Some may wait where nobody could ever take them, while somebody could elsewhere, or under the rules of today:
+        their agent has left its pool, is of another tenant, or is called otherwise now."""
         self._looking = None
-        look_again(self)
+        self._resettling.look(self.pools())
 
     # -- loading and reading ------------------------------------------------------------------------------------------
 
@@ -371,6 +375,7 @@ class Host(Pools):
         self.trees.stop()
         if self._looking is not None:
             self._looking.cancel()
+        self._resettling.stop()
         self.sessions.stop()
         self.outbox.stop()
         await self.wakes.stop()

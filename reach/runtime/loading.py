@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 
+from reach.collector import made_to_stay
 from reach.core.effects import Turn
-from reach.core.model import PoolKey
-from reach.core.restore import restore_instance, restore_pin, restore_task, restore_trials
+from reach.core.model import PoolKey, Task
+from reach.core.restore import restore_instance, restore_pin, restore_task, restore_trials, restore_waiting
 from reach.core.rows import AgentRow, AttemptRow
 from reach.core.session import TURN
 from reach.runtime.host import Host
@@ -39,18 +39,15 @@ def restore(host: Host, loaded: Loaded, turns: Sequence[Ended] = ()) -> int:
     """Brings back what the journal holds; returns how many tasks go on. Called once, before anything is served."""
     turn = Turn(host.clock.now_ms(), host.clock.wall_ms())
     host.begin(loaded.next_row, loaded.next_revision)
-    collecting = gc.isenabled()
-    gc.disable()  # all that is made here stays: looking for garbage in it took longer than making it
-    try:
+    with made_to_stay():
         _restore_agents(host, loaded.agents, turn)
         for pin in loaded.pins:
             restore_pin(host.pool(PoolKey(pin.pool_tenant, pin.agent_type)), pin, turn)
         host.sessions.restore(loaded.contexts, turns)
+        tasks = _Return(host, turn)
         for stored in loaded.tasks:
-            _restore_task(host, stored, turn)
-    finally:
-        if collecting:
-            gc.enable()
+            tasks.add(stored)
+        tasks.end()
     host.committer.submit(turn)
     host.arm_all()
     host.outbox.start()
@@ -75,17 +72,39 @@ def _restore_agent(host: Host, agent: AgentRow, turn: Turn) -> PoolKey:
     return key
 
 
-def _restore_task(host: Host, stored: StoredTask, turn: Turn) -> None:
-    row = stored.task
-    task, selector = host.codec.restored(row.tenant, row.spec)
-    task.row, task.accepted_wall_ms, task.reserved = row.row, row.accepted_wall_ms, stored.reserved
-    task.effect_granted, task.checkpoint = stored.effect_granted, stored.checkpoint
-    attempts = list(stored.attempts)
-    if row.attempt:
-        first = AttemptRow(row.row, row.shard, row.attempt, row.instance_id, row.agent_id, row.generation,
-                           row.accepted_wall_ms, row.reserved)  # fmt: skip
-        attempts.insert(0, first)
-    pool = host.pool(host.level_1.restore(task, selector, PoolKey(row.pool_tenant, row.agent_type)))
-    if task.root_task_id:
-        host.trees.joined(task)
-    restore_task(pool, task, attempts, stored.failures, turn, stored.questions, stored.inputs)
+class _Return:
+    """Tasks on their way back into their pools. Those that merely wait go there together."""
+
+    def __init__(self, host: Host, turn: Turn) -> None:
+        self._host = host
+        self._turn = turn
+        self._waiting: dict[PoolKey, list[Task]] = {}
+        self._asked_for: list[Task] = []
+        """Those that other tasks asked for."""
+
+    def add(self, stored: StoredTask) -> None:
+        """Brings a task back, now or with the others."""
+        host = self._host
+        row = stored.task
+        task, selector = host.codec.restored(row.tenant, row.spec)
+        task.row, task.accepted_wall_ms, task.reserved = row.row, row.accepted_wall_ms, stored.reserved
+        task.effect_granted, task.checkpoint = stored.effect_granted, stored.checkpoint
+        key = host.level_1.restore(task, selector, PoolKey(row.pool_tenant, row.agent_type))
+        if task.root_task_id:
+            self._asked_for.append(task)
+        if not (row.attempt or stored.attempts or stored.failures or task.session or task.start_delay_ms):
+            self._waiting.setdefault(key, []).append(task)
+            return
+        attempts = list(stored.attempts)
+        if row.attempt:
+            first = AttemptRow(row.row, row.shard, row.attempt, row.instance_id, row.agent_id, row.generation,
+                               row.accepted_wall_ms, row.reserved)  # fmt: skip
+            attempts.insert(0, first)
+        restore_task(host.pool(key), task, attempts, stored.failures, self._turn, stored.questions, stored.inputs)
+
+    def end(self) -> None:
+        """All are there."""
+        for key, tasks in self._waiting.items():
+            restore_waiting(self._host.pool(key), tasks, self._turn)
+        for task in self._asked_for:  # now that all are there whom they may belong to
+            self._host.trees.joined(task)

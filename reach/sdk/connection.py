@@ -175,9 +175,8 @@ class Connection:
         """Runs until cancelled or `end`. Raises the ReachError of a refusal that trying again does not change."""
         channel = self._target.aio_channel()
         try:
-            stub: Any = channel.stream_stream(self._method, None, self._parse)
             while True:
-                error = await self._once(stub)
+                error = await self._once(channel.stream_stream(self._method, None, self._parse))
                 if self._ending is not None:
                     return
                 if error is None:  # the server asked for a new stream
@@ -188,6 +187,10 @@ class Connection:
                 self._tell_lost(error)
                 self._peer.lost(error)
                 await asyncio.sleep(self._pause_s(error))
+                if channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                    # It sits out a wait of its own, and fails meanwhile: our next try would not be one.
+                    await channel.close()
+                    channel = self._target.aio_channel()
         finally:
             self.up = False
             self._close_before()

@@ -32,6 +32,7 @@ from reach.store.sqlite_errors import translated
 from reach.store.sqlite_keys import Entry, KeyIndex, Slice, entries_of, hash_of
 from reach.store.sqlite_list import list_tasks
 from reach.store.sqlite_log import BUSY_MS, MOST_BYTES, MOST_PAGES, WriteAheadLog
+from reach.store.sqlite_tasks import read_tasks
 
 FILE_NAME: Final = "journal.db"
 CACHE_KIB: Final = 32_768
@@ -152,7 +153,10 @@ class SqliteJournal:
             " from task t left join outcome o on o.row = t.row where t.row > ? order by t.row",
             (mark,),
         ):
-            entries += entries_of(row, tenant, task_id, session, root)
+            if session or root:
+                entries += entries_of(row, tenant, task_id, session, root)
+            else:
+                entries.append((hash_of(tenant, task_id), row))
             if is_open:
                 self._open.add(row)
         self._index.start(mark, entries)
@@ -299,8 +303,9 @@ class SqliteJournal:
         """See `Journal.load`. Ended tasks cost nothing, but for the latest: what was open at the mark is known."""
         rows = self._open.copy()
         with self._read() as db, sql.no_collection():
-            tasks = [found for found in sql.read_tasks(db, list(rows)) if found.outcome is None]
-            self._open.difference_update(rows.difference([found.task.row for found in tasks]))
+            tasks = [found for found in read_tasks(db, list(rows)) if found.outcome is None]
+            if len(tasks) < len(rows):
+                self._open.difference_update(rows.difference([found.task.row for found in tasks]))
             tables = ("task", "outcome", "attempt", "failure", "reserve", "effect", "checkpoint", "question", "input")
             tops = " union all ".join(f"select max(row) from {table}" for table in tables)
             highest = max(top or 0 for (top,) in db.execute(tops))
@@ -316,7 +321,7 @@ class SqliteJournal:
     def find(self, tenant: str, task_id: str) -> StoredTask | None:
         """See `Journal.find`."""
         with self._read() as db:
-            found = sql.read_tasks(db, self._rows_of(db, tenant, task_id))
+            found = read_tasks(db, self._rows_of(db, tenant, task_id))
         return found[0] if found else None
 
     def decisions(self, tenant: str, task_id: str) -> dict[int, Record]:

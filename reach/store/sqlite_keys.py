@@ -131,9 +131,12 @@ class KeyIndex:
         return self._buckets[key[0] * len(self._buckets) >> 8]
 
     def _add(self, added: list[Entry]) -> None:
+        buckets, count = self._buckets, len(self._buckets)
         for key, row in added:
-            bucket = self._bucket(key)
+            bucket = buckets[key[0] * count >> 8]
             rows = bucket.setdefault(key, row)
+            if rows is row:
+                continue
             if isinstance(rows, list):
                 rows.append(row)
             elif rows != row:

@@ -19,7 +19,8 @@ from reach.core.model import FIRST_TERMINAL, TaskState
 from reach.store import base
 from reach.store.base import StoredTask, TaskQuery, size_of
 from reach.store.batch import storable_value
-from reach.store.sqlite_rows import LARGEST, read_tasks
+from reach.store.sqlite_rows import LARGEST
+from reach.store.sqlite_tasks import read_tasks
 
 SLICE: Final = 4_096
 """Row numbers walked per transaction."""

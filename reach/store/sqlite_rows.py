@@ -1,4 +1,4 @@
-"""Between rows and SQL: statements that carry many rows each, and tasks read back whole.
+"""Between rows and SQL: statements that carry many rows each. (Whole tasks are read back in `sqlite_tasks`.)
 
 Why not `executemany`: it takes the interpreter's lock once per row, and beside a busy event loop each taking may cost
 a whole switch interval. One statement of many rows takes it once. Statements come in a few sizes, so that SQLite's
@@ -22,16 +22,13 @@ from reach.core.rows import (
     AgentRow,
     AttemptRow,
     ContextRow,
-    FailureRow,
-    InputRow,
     OutboxRow,
     OutcomeRow,
     PinRow,
-    QuestionRow,
     TaskRow,
     Writes,
 )
-from reach.store.base import StoredFact, StoredTask
+from reach.store.base import StoredFact
 from reach.store.batch import latest_contexts, latest_pins
 from reach.store.decision_bytes import pack, unpack_all
 
@@ -70,22 +67,23 @@ class Statement:
             yield self._texts[size], part
 
 
-def _among(head: str, tail: str = "") -> Statement:
+def among(head: str, tail: str = "") -> Statement:
+    """A query for rows whose last named column is among the values."""
     return Statement(head + " in (", 1, ")" + tail, row="?")
 
 
-_TASK: Final = (
+TASK_COLUMNS: Final = (
     "row, shard, tenant, task_id, pool_tenant, agent_type, spec, accepted, reserved, session, root, attempt,"
     " instance_id, agent_id, generation"
 )
-_OUTCOME: Final = (
+OUTCOME_COLUMNS: Final = (
     "row, shard, state, ended, sequence, agent_id, instance_id, attempts, transfers, queued_ms, ran_ms, media_type,"
     " content, error_class, reason, message, metadata, extra"
 )
-_ATTEMPT: Final = "row, shard, number, instance_id, agent_id, generation, offered, reserved"
-_FAILURE: Final = "row, shard, number, ended, error_class, reason, message, retries, transfers, next_try"
-_QUESTION: Final = "row, shard, attempt, number, kind, media_type, content, name, asked, until"
-_INPUT: Final = "row, shard, number, input_id, question, media_type, content, given"
+ATTEMPT_COLUMNS: Final = "row, shard, number, instance_id, agent_id, generation, offered, reserved"
+FAILURE_COLUMNS: Final = "row, shard, number, ended, error_class, reason, message, retries, transfers, next_try"
+QUESTION_COLUMNS: Final = "row, shard, attempt, number, kind, media_type, content, name, asked, until"
+INPUT_COLUMNS: Final = "row, shard, number, input_id, question, media_type, content, given"
 _AGENT: Final = (
     "tenant, instance_id, agent_type, boot_id, generation, stale_boots, registration, registered, revision, drained,"
     " trial"
@@ -94,14 +92,14 @@ _PIN: Final = "shard, pool_tenant, agent_type, tenant, session, instance_id, exp
 _OUTBOX: Final = "shard, kind, lane, key, task, tenant, task_id, at, body"
 
 # A row that is there already stays as it is: that is what makes sending a batch again harmless.
-ADD_TASKS: Final = Statement(f"insert or ignore into task ({_TASK}, decision) values", 16)
+ADD_TASKS: Final = Statement(f"insert or ignore into task ({TASK_COLUMNS}, decision) values", 16)
 ADD_KEYS: Final = Statement("insert or ignore into task_key (hash, row) values", 2)
-ADD_OUTCOMES: Final = Statement(f"insert or ignore into outcome ({_OUTCOME}) values", 18)
-ADD_ATTEMPTS: Final = Statement(f"insert or ignore into attempt ({_ATTEMPT}, decision) values", 9)
-ADD_FAILURES: Final = Statement(f"insert or ignore into failure ({_FAILURE}) values", 10)
+ADD_OUTCOMES: Final = Statement(f"insert or ignore into outcome ({OUTCOME_COLUMNS}) values", 18)
+ADD_ATTEMPTS: Final = Statement(f"insert or ignore into attempt ({ATTEMPT_COLUMNS}, decision) values", 9)
+ADD_FAILURES: Final = Statement(f"insert or ignore into failure ({FAILURE_COLUMNS}) values", 10)
 ADD_EFFECTS: Final = Statement("insert or ignore into effect (row, shard, number, effect, granted) values", 5)
-ADD_QUESTIONS: Final = Statement(f"insert or ignore into question ({_QUESTION}) values", 10)
-ADD_INPUTS: Final = Statement(f"insert or ignore into input ({_INPUT}) values", 8)
+ADD_QUESTIONS: Final = Statement(f"insert or ignore into question ({QUESTION_COLUMNS}) values", 10)
+ADD_INPUTS: Final = Statement(f"insert or ignore into input ({INPUT_COLUMNS}) values", 8)
 ADD_OUTBOX: Final = Statement(f"insert or ignore into outbox ({_OUTBOX}) values", 9)
 # These have a latest one, and go forward only.
 SET_RESERVES: Final = Statement(
@@ -148,33 +146,24 @@ SET_COUNTER: Final = (
 SET_MARK: Final = "insert or replace into counter (name, value) values ('indexed', ?)"
 SET_OPEN: Final = "insert or replace into open_tasks (id, rows) values (1, ?)"
 
-KEYS_OF: Final = _among("select row, tenant, task_id, session, root from task where row")
-OWNERS_BY_ROW: Final = _among("select row, tenant, task_id from task where row")
-OWNERS_BY_HASH: Final = _among(
+KEYS_OF: Final = among("select row, tenant, task_id, session, root from task where row")
+OWNERS_BY_ROW: Final = among("select row, tenant, task_id from task where row")
+OWNERS_BY_HASH: Final = among(
     "select t.row, t.tenant, t.task_id from task_key k cross join task t on t.row = k.row where k.hash"
 )
 DROP_KEYS: Final = Statement("delete from task_key where (hash, row) in (select * from (values", 2, "))")
 PURGED: Final = tuple(
-    _among(f"delete from {table} where row")
+    among(f"delete from {table} where row")
     for table in ("attempt", "failure", "reserve", "effect", "checkpoint", "question", "input", "outcome")
 )
-DROP_TASKS: Final = _among("delete from task where row")
-DROP_FACTS: Final = _among("delete from outbox where id")
-ENDED: Final = _among("select row from outcome where row")
+DROP_TASKS: Final = among("delete from task where row")
+DROP_FACTS: Final = among("delete from outbox where id")
+ENDED: Final = among("select row from outcome where row")
 
 _DECISIONS: Final = (
     "select attempt, decision from task where row = ?1 and decision is not null"
     " union all select number, decision from attempt where row = ?1 and decision is not null order by 1"
 )
-_TASKS: Final = _among(f"select {_TASK}, null from task where row", " order by row")
-_ATTEMPTS: Final = _among(f"select {_ATTEMPT}, null from attempt where row", " order by row, number")
-_FAILURES: Final = _among(f"select {_FAILURE} from failure where row", " order by row, number")
-_RESERVES: Final = _among("select row, reserved from reserve where row")
-_EFFECTS: Final = _among("select row, max(number) from effect where row", " group by row")
-_CHECKPOINTS: Final = _among("select row, data from checkpoint where row")
-_QUESTIONS: Final = _among(f"select {_QUESTION} from question where row", " order by row, attempt, number")
-_INPUTS: Final = _among(f"select {_INPUT} from input where row", " order by row, number")
-_OUTCOMES: Final = _among(f"select {_OUTCOME} from outcome where row")
 
 
 class Packed(NamedTuple):
@@ -285,16 +274,6 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def read_tasks(db: sqlite3.Connection, rows: list[int]) -> list[StoredTask]:
-    """Whole tasks, in order of their rows; rows that are not there are left out. Run it within one transaction."""
-    found: list[StoredTask] = []
-    rows = sorted(rows)
-    asked = bool(db.execute("select exists (select 1 from question) or exists (select 1 from input)").fetchone()[0])
-    for start in range(0, len(rows), LARGEST):
-        found += _read_some(db, rows[start : start + LARGEST], asked=asked)
-    return found
-
-
 def rows_of(db: sqlite3.Connection, recent: list[int], key: bytes, tenant: str, task_id: str) -> list[int]:
     """The row of a task, none if it is not there: by its hash, and of the rows that are not in the index yet."""
     owners = OWNERS_BY_ROW.ask(db, recent) + OWNERS_BY_HASH.ask(db, [key])
@@ -304,52 +283,6 @@ def rows_of(db: sqlite3.Connection, recent: list[int], key: bytes, tenant: str, 
 def read_decisions(db: sqlite3.Connection, rows: list[int]) -> dict[int, Record]:
     """Why the attempts of a task are where they are."""
     return unpack_all(dict(db.execute(_DECISIONS, rows).fetchall())) if rows else {}
-
-
-def _read_some(db: sqlite3.Connection, rows: list[int], *, asked: bool) -> list[StoredTask]:
-    tasks = {values[0]: TaskRow._make(values) for values in _TASKS.ask(db, rows)}
-    rows = list(tasks)
-    attempts: dict[int, list[AttemptRow]] = {}
-    failures: dict[int, list[FailureRow]] = {}
-    reserved = {row: task.reserved for row, task in tasks.items()}
-    for values in _ATTEMPTS.ask(db, rows):
-        attempt = AttemptRow._make(values)
-        reserved[attempt.row] = max(reserved[attempt.row], attempt.reserved)
-        if attempt.number > tasks[attempt.row].attempt:
-            attempts.setdefault(attempt.row, []).append(attempt)
-    for values in _FAILURES.ask(db, rows):
-        failures.setdefault(values[0], []).append(FailureRow._make(values))
-    for row, value in _RESERVES.ask(db, rows):
-        reserved[row] = max(reserved[row], value)
-    effects = dict(_EFFECTS.ask(db, rows))
-    checkpoints = dict(_CHECKPOINTS.ask(db, rows))
-    outcomes = {values[0]: _outcome(values) for values in _OUTCOMES.ask(db, rows)}
-    questions: dict[int, list[QuestionRow]] = {}
-    inputs: dict[int, list[InputRow]] = {}
-    if asked:
-        for values in _QUESTIONS.ask(db, rows):
-            questions.setdefault(values[0], []).append(QuestionRow._make(values))
-        for values in _INPUTS.ask(db, rows):
-            inputs.setdefault(values[0], []).append(InputRow._make(values))
-    return [
-        StoredTask(
-            task,
-            attempts.get(row) or [],
-            failures.get(row) or [],
-            reserved[row],
-            effects.get(row, 0),
-            checkpoints.get(row),
-            outcomes.get(row),
-            tuple(questions.get(row) or ()),
-            tuple(inputs.get(row) or ()),
-        )
-        for row, task in tasks.items()
-    ]
-
-
-def _outcome(values: tuple[Any, ...]) -> OutcomeRow:
-    metadata, extra = values[-2:]
-    return OutcomeRow._make((*values[:-2], metadata and json.loads(metadata), extra and json.loads(extra)))
 
 
 def read_agents(db: sqlite3.Connection) -> list[AgentRow]:

@@ -14,6 +14,7 @@ from reach.wire.repeats import same_content
 from reach.wire.requests import TaskReader
 from reach.wire.schemas import mismatches
 from reach.wire.sessions import context_bytes, context_field, exchange_of
+from reach.wire.shapes import Shapes, parts_of
 from reach.wire.webhooks import announced
 
 
@@ -22,6 +23,8 @@ class ProtoCodec:
 
     def __init__(self, reader: TaskReader) -> None:
         self.reader = reader
+        self._limits = reader.limits
+        self._shapes = Shapes()
 
     def task_of(self, tenant: str, spec: bytes) -> Task:
         """The task of a request that was accepted once."""
@@ -29,16 +32,25 @@ class ProtoCodec:
 
     def restored(self, tenant: str, spec: bytes) -> tuple[Task, Selector]:
         """The task of a request that was accepted once, and what it named to choose a pool."""
+        parts = parts_of(spec)
+        if self._limits is not self.reader.limits:
+            self._limits, self._shapes = self.reader.limits, Shapes()
+        if parts is not None and (found := self._shapes.task(tenant, parts, spec)) is not None:
+            return found
         message = task_pb2.TaskSpec.FromString(spec)
-        policy, message.policy = message.policy, ""  # it may have left the configuration; then the pool's holds
         hook: tuple[tuple[str, str], ...] = ()
         if message.HasField("webhook"):  # it was allowed when the task was taken
             hook = announced(tenant, message.webhook)
             message.ClearField("webhook")
-        task, selector = self.reader.read(tenant, message)
-        task.spec, task.size, task.policy = spec, len(spec), policy
-        task.announce = (*task.announce, *hook)
-        return task, selector
+        asked = self.reader.asked(message)
+        task = Task(tenant, message.task_id, spec, asked.requirement)
+        self.reader.fill(task, message)
+        task.policy = message.policy  # it may have left the configuration; then the pool's holds
+        if hook:
+            task.announce = (*task.announce, *hook)
+        if parts is not None:
+            self._shapes.keep(parts, task, asked.selector)
+        return task, asked.selector
 
     def selector_of(self, spec: bytes) -> Selector:
         """What the request named to choose a pool."""

@@ -172,7 +172,9 @@ class TaskReader:
         if len(raw) > self.limits.payload:
             self._check_size(spec, len(raw))
         task = Task(tenant, task_id, raw, asked.requirement)
-        self._fill(task, spec)
+        self.fill(task, spec)
+        if spec.policy:
+            self._read_policy(task, spec.policy)
         return task, asked.selector
 
     def _check_size(self, spec: task_pb2.TaskSpec, total: int) -> None:
@@ -182,8 +184,8 @@ class TaskReader:
             message = f"the payload has {max(size, total)} bytes, at most {self.limits.payload} are allowed"
             raise InvalidRequest(message, Reason.PAYLOAD_TOO_LARGE, limit=str(self.limits.payload))
 
-    def _fill(self, task: Task, spec: task_pb2.TaskSpec) -> None:
-        """Defaults, then what the caller set: each field that is set costs its own reader and no other."""
+    def fill(self, task: Task, spec: task_pb2.TaskSpec) -> None:
+        """Defaults, then what the caller set, but for the policy: each field that is set costs its own reader."""
         limits, readers = self.limits, self._readers
         task.schedule_to_start_ms = limits.schedule_to_start_ms
         task.schedule_to_close_ms = limits.schedule_to_close_ms
@@ -193,8 +195,6 @@ class TaskReader:
             reader = readers.get(field.number)
             if reader is not None:
                 reader(task, value)
-        if spec.policy:
-            self._read_policy(task, spec.policy)
 
     def _read_retry(self, task: Task, value: task_pb2.RetryPolicy) -> None:
         task.retry = _retry_of(value, self.limits)

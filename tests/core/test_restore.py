@@ -1,8 +1,12 @@
 """After a restart: what ran goes on, what waited waits, no clock expires anything (DLV-2, CLU-3, fault F9)."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from reach.core.model import TaskState
+from reach.core import effects as fx
+from reach.core.model import Requirement, TaskState
+from reach.core.restore import restore_task, restore_waiting
 from reach.errors import ErrorClass, Reason
 from tests.core.harness import Shell, ended, named, outcome_of, running
 
@@ -52,3 +56,55 @@ def test_a_clock_that_leapt_while_we_were_down_expires_nothing(limits, monkeypat
     made = shell.crash_and_load()
     shell.advance(20_000)
     assert {task.state for task in made} == {TaskState.PENDING}
+
+
+TIMES = st.none() | st.sampled_from([1, 10_000, 40_000, 300_000])
+WAITING = st.lists(
+    st.tuples(
+        st.sampled_from([Requirement(), Requirement(agent_id="echo"), Requirement(agent_id="nobody")]),
+        st.integers(0, 9),
+        st.sampled_from(["acme", "other"]),
+        st.sampled_from(["", "one", "two"]),
+        TIMES,
+        TIMES,
+        st.integers(-100_000, 10_000),
+        st.sampled_from(["", "no_match: nobody has it"]),
+    ),
+    max_size=30,
+)
+
+
+@given(WAITING, st.booleans())
+def test_PRF_8_many_that_wait_come_back_together_as_they_would_one_by_one(kinds, there):
+    found = []
+    for together in (True, False):
+        shell = Shell()
+        if there:
+            shell.join("one")
+            shell.crash_and_load()
+        shell.pool.backlog.alert = 10
+        tasks = []
+        for row, (requirement, priority, tenant, key, close, start, accepted, pending) in enumerate(kinds, 1):
+            made = shell.task(f"t{row}", tenant=tenant, requirement=requirement, priority=priority, fairness_key=key,
+                              schedule_to_close_ms=close, schedule_to_start_ms=start, row=row, reserved=1_000,
+                              accepted_wall_ms=shell.wall_ms + accepted, pending_reason=pending)  # fmt: skip
+            tasks.append(made)
+        turn = fx.Turn(shell.now_ms, shell.wall_ms)
+        if together:
+            restore_waiting(shell.pool, tasks, turn)
+        else:
+            for task in tasks:
+                restore_task(shell.pool, task, [], [], turn)
+        queue = shell.pool.queue
+        standing = [
+            (task.state, task.accepted_ms, task.sequence, task.pending_reason, task.timer_slot, task.pool is shell.pool)
+            for task in tasks
+        ]
+        order: list[tuple[int, int]] = []
+        while queue:
+            head = queue.heads(shell.now_ms + 500 * len(order))[0]
+            queue.serve(head, shell.now_ms)
+            order.append((head.row, queue.bytes))
+        said = sorted((type(send).__name__, getattr(send, "kind", "")) for send in turn.sends)
+        found.append((standing, shell.pool.next_wake_ms(), order, said, set(shell.pool.tasks), shell.pool.slot_freed))
+    assert found[0] == found[1]

@@ -15,7 +15,7 @@ import pytest
 
 from reach.core.rows import AgentGone
 from reach.store import sqlite as sqlite_module
-from reach.store import sqlite_log, sqlite_purge, sqlite_rows
+from reach.store import sqlite_log, sqlite_purge, sqlite_rows, sqlite_tasks
 from reach.store.base import StoreBroken, StoreFull, StoreLocked, StoreUnavailable, TaskQuery
 from reach.store.migrations import MIGRATIONS, NEWEST
 from reach.store.sqlite import SqliteJournal
@@ -472,7 +472,7 @@ def test_memory_that_falls_behind_the_disk_ends_the_journal(journal, monkeypatch
 
 def test_a_reading_error_of_ours_does_not_end_the_journal(journal, monkeypatch):
     journal.commit(writes(tasks=[task(1)]))
-    monkeypatch.setattr("reach.store.sqlite.sql.read_tasks", lambda db, rows: db.execute("select nonsense"))
+    monkeypatch.setattr("reach.store.sqlite.read_tasks", lambda db, rows: db.execute("select nonsense"))
     with pytest.raises(StoreUnavailable):
         journal.find("acme", "task-1")
     monkeypatch.undo()
@@ -638,7 +638,7 @@ def test_opening_reads_open_tasks_only(folder):
 def test_statements_find_their_rows_by_key(journal):
     """No statement of the hot path, of a purge or of reading one task walks through a table."""
     db = journal._writer
-    for name, statement in vars(sqlite_rows).items():
+    for name, statement in (vars(sqlite_rows) | vars(sqlite_tasks)).items():
         if isinstance(statement, sqlite_rows.Statement):
             for size in (1, 256):
                 plan = db.execute(f"explain query plan {statement._texts[size]}", [1] * (size * statement.width))

@@ -1,0 +1,94 @@
+"""Whole tasks, read back from SQLite: what was accepted and all that became of it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any, Final
+
+from reach.core.rows import AttemptRow, FailureRow, InputRow, OutcomeRow, QuestionRow, TaskRow
+from reach.store.base import StoredTask
+from reach.store.sqlite_rows import (
+    ATTEMPT_COLUMNS,
+    FAILURE_COLUMNS,
+    INPUT_COLUMNS,
+    LARGEST,
+    OUTCOME_COLUMNS,
+    QUESTION_COLUMNS,
+    TASK_COLUMNS,
+    among,
+)
+
+_TASKS: Final = among(f"select {TASK_COLUMNS}, null from task where row", " order by row")
+_ATTEMPTS: Final = among(f"select {ATTEMPT_COLUMNS}, null from attempt where row", " order by row, number")
+_FAILURES: Final = among(f"select {FAILURE_COLUMNS} from failure where row", " order by row, number")
+_RESERVES: Final = among("select row, reserved from reserve where row")
+_EFFECTS: Final = among("select row, max(number) from effect where row", " group by row")
+_CHECKPOINTS: Final = among("select row, data from checkpoint where row")
+_OUTCOMES: Final = among(f"select {OUTCOME_COLUMNS} from outcome where row")
+_QUESTIONS: Final = among(f"select {QUESTION_COLUMNS} from question where row", " order by row, attempt, number")
+_INPUTS: Final = among(f"select {INPUT_COLUMNS} from input where row", " order by row, number")
+_PARTS: Final = (_ATTEMPTS, _FAILURES, _RESERVES, _EFFECTS, _CHECKPOINTS, _OUTCOMES)
+"""What a task may have beside its row."""
+_DIALOGUE: Final = (_QUESTIONS, _INPUTS)
+"""What few have."""
+
+
+def read_tasks(db: sqlite3.Connection, rows: list[int]) -> list[StoredTask]:
+    """Whole tasks, in order of their rows; rows that are not there are left out. Run it within one transaction."""
+    found: list[StoredTask] = []
+    rows = sorted(rows)
+    asked = bool(db.execute("select exists (select 1 from question) or exists (select 1 from input)").fetchone()[0])
+    for start in range(0, len(rows), LARGEST):
+        found += _read_some(db, rows[start : start + LARGEST], asked=asked)
+    return found
+
+
+def _read_some(db: sqlite3.Connection, rows: list[int], *, asked: bool) -> list[StoredTask]:
+    found = [TaskRow._make(values) for values in _TASKS.ask(db, rows)]
+    rows = [task.row for task in found]
+    parts = [query.ask(db, rows) for query in _PARTS]
+    dialogue = [query.ask(db, rows) if asked else [] for query in _DIALOGUE]
+    if not (any(parts) or any(dialogue)):  # so it is with most that wait, of which there may be very many
+        return [StoredTask(task, [], [], task.reserved, 0, None, None) for task in found]
+    tasks = {task.row: task for task in found}
+    attempts: dict[int, list[AttemptRow]] = {}
+    failures: dict[int, list[FailureRow]] = {}
+    reserved = {row: task.reserved for row, task in tasks.items()}
+    for values in parts[0]:
+        attempt = AttemptRow._make(values)
+        reserved[attempt.row] = max(reserved[attempt.row], attempt.reserved)
+        if attempt.number > tasks[attempt.row].attempt:
+            attempts.setdefault(attempt.row, []).append(attempt)
+    for values in parts[1]:
+        failures.setdefault(values[0], []).append(FailureRow._make(values))
+    for row, value in parts[2]:
+        reserved[row] = max(reserved[row], value)
+    effects = dict(parts[3])
+    checkpoints = dict(parts[4])
+    outcomes = {values[0]: _outcome(values) for values in parts[5]}
+    questions: dict[int, list[QuestionRow]] = {}
+    inputs: dict[int, list[InputRow]] = {}
+    for values in dialogue[0]:
+        questions.setdefault(values[0], []).append(QuestionRow._make(values))
+    for values in dialogue[1]:
+        inputs.setdefault(values[0], []).append(InputRow._make(values))
+    return [
+        StoredTask(
+            task,
+            attempts.get(row) or [],
+            failures.get(row) or [],
+            reserved[row],
+            effects.get(row, 0),
+            checkpoints.get(row),
+            outcomes.get(row),
+            tuple(questions.get(row) or ()),
+            tuple(inputs.get(row) or ()),
+        )
+        for row, task in tasks.items()
+    ]
+
+
+def _outcome(values: tuple[Any, ...]) -> OutcomeRow:
+    metadata, extra = values[-2:]
+    return OutcomeRow._make((*values[:-2], metadata and json.loads(metadata), extra and json.loads(extra)))
