@@ -128,7 +128,7 @@ class Router(Section, frozen=True):
     """Tasks waiting in one pool at which there is an alert (`backlog`), once, until half as many wait. Too small:
     noise. Too large: told when callers have noticed."""
     fairness_weights: Annotated[
-        dict[Annotated[str, Meta(max_length=513)], Annotated[float, Meta(gt=0, le=1000)]], Meta(max_length=10_000)
+        dict[Annotated[str, Meta(max_length=513)], Annotated[float, Meta(ge=0.001, le=1000)]], Meta(max_length=10_000)
     ] = field(default_factory=dict)
     """Shares of the turns where tasks wait: by tenant, or by `tenant/fairness_key` among the keys of a tenant; 1 for
     all that are not named. A tenant of weight 2 gets two turns for each one of the others. Too small: its tasks come

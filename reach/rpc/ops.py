@@ -1,4 +1,4 @@
-"""OpsService. What is not built yet says so."""
+"""OpsService: keys, watching and explaining tasks, dead letters, failed webhooks."""
 
 from __future__ import annotations
 
