@@ -100,7 +100,7 @@ class DeadLetters:
         check_ids("task_ids", request.task_ids, MAX_PAGE)
         filtered = bool(request.agent_type or request.reason or request.all)
         if bool(request.task_ids) is filtered:
-            raise invalid("task_ids", "say which: task_ids, or agent_type and reason, or all")
+            raise invalid("task_ids", "say which: task_ids, or agent_type or reason (or both), or all")
         return bool(request.task_ids)
 
     async def _found(
