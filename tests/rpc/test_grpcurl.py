@@ -20,7 +20,8 @@ ADDRESS = "localhost:8900"
 _BLOCK = re.compile(r"^<!-- (?P<name>[a-z ]+) -->\n```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 ORDER = [
     "list", "list prints", "describe service", "describe message", "register", "register prints", "attach", "hello",
-    "hello prints", "beat", "run", "offer prints", "accept", "result", "run prints", "result prints", "again", "get",
+    "hello prints", "beat", "run", "offer prints", "accept", "result", "run prints", "result prints", "book", "ask", "input",
+    "input prints", "heard prints", "booked", "conversation", "conversation prints", "again", "get",
     "dispatch", "cancel", "cancel prints", "missing", "missing prints",
 ]  # fmt: skip
 """Every block of the page; the test below runs them in this order."""
@@ -171,6 +172,17 @@ async def test_the_page_is_true(binary, node):
     printed = await caller.end()
     says(pb.RunResponse, printed, "run prints")
     assert caller.process.returncode == 0
+
+    await run("book")
+    await agent.until(lambda text: len(messages(pb.AttachResponse, text).offers) == 2)
+    await agent.type(page["ask"])
+    await agent.until(lambda text: len(messages(pb.AttachResponse, text).acknowledgements) == 2)
+    says(pb.SendInputResponse, await run("input"), "input prints")
+    await agent.until(lambda text: messages(pb.AttachResponse, text).inputs)
+    says(pb.AttachResponse, agent.text, "heard prints")
+    await agent.type(page["booked"])
+    await agent.until(lambda text: len(messages(pb.AttachResponse, text).acknowledgements) == 3)
+    says(pb.GetSessionResponse, await run("conversation"), "conversation prints")
 
     again = messages(pb.StreamResultResponse, await run("again"))
     assert again.events == messages(pb.RunResponse, printed).events[3:]
