@@ -214,15 +214,19 @@ class Accepted:
 class Refused:
     """Answer to any request: it is refused."""
 
-    __slots__ = ("fault", "reply", "spec", "task")
+    __slots__ = ("fault", "given", "reply", "spec", "task")
 
-    def __init__(self, reply: Any, fault: Fault, task: Task | None = None, spec: bytes | None = None) -> None:
+    def __init__(
+        self, reply: Any, fault: Fault, task: Task | None = None, spec: bytes | None = None, given: Any = None
+    ) -> None:
         self.reply = reply
         self.fault = fault
         self.task = task
         """The task that stands against it, if one does."""
         self.spec = spec
         """What was submitted, if that is what is refused because of `task`."""
+        self.given = given
+        """The answer to a question (a `questions.Input`), if it is refused because of `task`."""
 
 
 class Done:

@@ -183,7 +183,7 @@ class Questions:
         if known is None:
             known = self._misplaced(task, event.input, event.question)
         if isinstance(known, Fault):
-            turn.sends.append(Refused(event.reply, known))
+            turn.sends.append(Refused(event.reply, known, task, given=event.input))
             return
         if not known:
             assert dialogue is not None

@@ -40,6 +40,8 @@ def ask_again(host: Host, send: fx.Accepted | fx.Events | fx.Ended | fx.Refused 
     elif isinstance(send, fx.Ended):
         for reader in send.readers:
             _ask(host, reader, task, reader.after)
+    elif isinstance(send, fx.Refused) and send.given is not None:
+        past.asked(fx.AskJournal(None, *key, 0, send.reply, send.given))
     elif isinstance(send, fx.Refused):
         past.answer(send.reply, *key, send.spec)
     elif send.reply is not None:

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from agentreach.v1 import task_pb2
-from reach.core.rows import OutboxRow
+from reach.core.questions import Input
+from reach.core.rows import InputRow, OutboxRow, Writes
 from reach.core.stream import Interest, Reader
 from reach.errors import Reason
 from reach.runtime.outbox import Bounds
-from tests.runtime.hosts import READER, Shell, message_of
+from tests.runtime.hosts import READER, TENANT, Shell, message_of
 
 FIRST = "cancelled: first"
 HAD_ALL: list[tuple[int, str, None]] = []
@@ -139,3 +140,21 @@ async def test_DLV_12_nobody_hears_of_the_end_of_a_task_that_never_was(shell, tu
     assert heard == []
     assert shell.journal.facts("note", "somebody", 0, 10) == []
     assert (0, "cancelled", FIRST) in shell.said
+
+
+async def test_DLV_1_an_answer_that_was_taken_is_known_while_the_task_is_submitted_again(shell):
+    """Its id is in memory anew and seems to ask nothing; the journal knows what it asked and was told."""
+    given = Input("in-1", "", "text/plain", "yes")
+    row = shell.journal.find(TENANT, "t").task.row
+    writes = Writes()
+    writes.inputs.append(InputRow(row, 0, 1, "in-1", "", "text/plain", "yes", 0))
+    shell.journal.commit(writes)
+    answers: list[object] = []
+    reply = SimpleNamespace(
+        done=lambda value: answers.append(value[1]), refused=lambda fault: answers.append(fault.reason)
+    )
+    shell.submit("t", Interest.OUTCOME)
+    shell.reach.send_input(TENANT, "t", given, "", reply)
+    shell.reach.send_input(TENANT, "t", given._replace(input_id="in-2"), "", reply)
+    await shell.settle()
+    assert answers == [True, Reason.WRONG_STATE]
