@@ -129,21 +129,17 @@ class WaitQueue:
         """Adds many tasks that are not here, and wait for nothing but their requirement: as `push` one by one."""
         alike: dict[tuple[int, str, str], list[Task]] = {}
         for task in tasks:
-            key = id(task.requirement), task.tenant, task.fairness_key
-            group = alike.get(key)
-            if group is None:
-                group = alike[key] = []
-            group.append(task)
+            alike.setdefault((id(task.requirement), task.tenant, task.fairness_key), []).append(task)
+        waiting = self._waiting
         for (_, tenant, fairness_key), group in alike.items():
             flow = self.shares.enter(tenant, fairness_key, len(group))
-            number = self._count
+            entries: list[Entry] = []
+            for number, task in enumerate(group, self._count + 1):
+                order = task.accepted_ms - AGEING_MS_PER_STEP * task.priority
+                entry = waiting[id(task)] = (order, task.row, number, task, flow)
+                entries.append(entry)
+                self.bytes += task.size
             self._count += len(group)
-            entries: list[Entry] = [
-                (task.accepted_ms - AGEING_MS_PER_STEP * task.priority, task.row, count, task, flow)
-                for count, task in enumerate(group, number + 1)
-            ]
-            self._waiting.update([(id(entry[3]), entry) for entry in entries])
-            self.bytes += sum([task.size for task in group])
             self._lines.setdefault(group[0].requirement, Line()).add_all(entries)
 
     def remove(self, task: Task) -> bool:

@@ -139,21 +139,24 @@ def restore_waiting(pool: Pool, tasks: Sequence[Task], turn: Turn) -> None:
     while began < len(tasks) and not (pool.slot_freed and pool.queue):
         restore_task(pool, tasks[began], [], [], turn)  # while nobody waits, somebody might take it at once
         began += 1
-    now, wall = turn.now_ms, turn.wall_ms
-    arm = pool.wheel.arm
     rest = tasks[began:]
     if pool.router.declared.any:
         for task in rest:
             pool.delivery.declared(task)
+    now, wall = turn.now_ms, turn.wall_ms
+    known, arm = pool.tasks, pool.wheel.arm
     for task in rest:
-        pool.tasks[task.key] = task
+        known[task.key] = task
         task.pool = pool
         resume_after_load(task)
-        task.accepted_ms = now - max(0, wall - task.accepted_wall_ms)
-        limits = task.schedule_to_close_ms, task.schedule_to_start_ms
-        limit = min([limit for limit in limits if limit is not None], default=None)
+        age = wall - task.accepted_wall_ms
+        limit, to_start = task.schedule_to_close_ms, task.schedule_to_start_ms
+        if to_start is not None and (limit is None or to_start < limit):
+            limit = to_start
+        if limit is not None and age > limit - GRACE_MS:
+            age = limit - GRACE_MS
+        task.accepted_ms = now - age if age > 0 else now
         if limit is not None:
-            task.accepted_ms = max(task.accepted_ms, now - max(0, limit - GRACE_MS))
             arm(task, max(task.accepted_ms + limit, now + 1))
         if not task.pending_reason.startswith("no_match"):
             task.pending_reason = "queued"

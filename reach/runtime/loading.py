@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from reach.collector import made_to_stay
@@ -36,7 +37,10 @@ def unapplied_turns(journal: Journal) -> list[Ended]:
 
 
 def restore(host: Host, loaded: Loaded, turns: Sequence[Ended] = ()) -> int:
-    """Brings back what the journal holds; returns how many tasks go on. Called once, before anything is served."""
+    """Brings back what the journal holds; returns how many tasks go on. Called once, before anything is served.
+
+    The tasks are taken out of `loaded` on the way: what they become needs their memory.
+    """
     turn = Turn(host.clock.now_ms(), host.clock.wall_ms())
     host.begin(loaded.next_row, loaded.next_revision)
     with made_to_stay():
@@ -45,14 +49,16 @@ def restore(host: Host, loaded: Loaded, turns: Sequence[Ended] = ()) -> int:
             restore_pin(host.pool(PoolKey(pin.pool_tenant, pin.agent_type)), pin, turn)
         host.sessions.restore(loaded.contexts, turns)
         tasks = _Return(host, turn)
-        for stored in loaded.tasks:
-            tasks.add(stored)
+        count = len(loaded.tasks)
+        loaded.tasks.reverse()
+        while loaded.tasks:
+            tasks.add(loaded.tasks.pop())
         tasks.end()
     host.committer.submit(turn)
     host.arm_all()
     host.outbox.start()
     host.sessions.start()
-    return len(loaded.tasks)
+    return count
 
 
 def _restore_agents(host: Host, agents: Sequence[AgentRow], turn: Turn) -> None:
@@ -86,7 +92,7 @@ class _Return:
         """Brings a task back, now or with the others."""
         host = self._host
         row = stored.task
-        task, selector = host.codec.restored(row.tenant, row.spec)
+        task, selector = host.codec.restored(sys.intern(row.tenant), row.spec)
         task.row, task.accepted_wall_ms, task.reserved = row.row, row.accepted_wall_ms, stored.reserved
         task.effect_granted, task.checkpoint = stored.effect_granted, stored.checkpoint
         key = host.level_1.restore(task, selector, PoolKey(row.pool_tenant, row.agent_type))

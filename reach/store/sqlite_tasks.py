@@ -16,6 +16,7 @@ from reach.store.sqlite_rows import (
     OUTCOME_COLUMNS,
     QUESTION_COLUMNS,
     TASK_COLUMNS,
+    Statement,
     among,
 )
 
@@ -28,28 +29,37 @@ _CHECKPOINTS: Final = among("select row, data from checkpoint where row")
 _OUTCOMES: Final = among(f"select {OUTCOME_COLUMNS} from outcome where row")
 _QUESTIONS: Final = among(f"select {QUESTION_COLUMNS} from question where row", " order by row, attempt, number")
 _INPUTS: Final = among(f"select {INPUT_COLUMNS} from input where row", " order by row, number")
-_PARTS: Final = (_ATTEMPTS, _FAILURES, _RESERVES, _EFFECTS, _CHECKPOINTS, _OUTCOMES)
+_PARTS: Final = (_ATTEMPTS, _FAILURES, _RESERVES, _EFFECTS, _CHECKPOINTS, _OUTCOMES, _QUESTIONS, _INPUTS)
 """What a task may have beside its row."""
-_DIALOGUE: Final = (_QUESTIONS, _INPUTS)
-"""What few have."""
+_USED: Final = "select " + ", ".join(
+    f"exists (select 1 from {table})"
+    for table in ("attempt", "failure", "reserve", "effect", "checkpoint", "outcome", "question", "input")
+)
+"""Which of these tables have rows at all: many that wait are read in half the time if the others are not asked."""
+_RUN: Final = f"select {TASK_COLUMNS}, null from task where row between ? and ? order by row"
+"""Tasks in a row: a walk instead of as many look-ups."""
 
 
 def read_tasks(db: sqlite3.Connection, rows: list[int]) -> list[StoredTask]:
     """Whole tasks, in order of their rows; rows that are not there are left out. Run it within one transaction."""
     found: list[StoredTask] = []
     rows = sorted(rows)
-    asked = bool(db.execute("select exists (select 1 from question) or exists (select 1 from input)").fetchone()[0])
+    used = db.execute(_USED).fetchone()
+    parts = [query if exists else None for query, exists in zip(_PARTS, used, strict=True)]
     for start in range(0, len(rows), LARGEST):
-        found += _read_some(db, rows[start : start + LARGEST], asked=asked)
+        found += _read_some(db, rows[start : start + LARGEST], parts)
     return found
 
 
-def _read_some(db: sqlite3.Connection, rows: list[int], *, asked: bool) -> list[StoredTask]:
-    found = [TaskRow._make(values) for values in _TASKS.ask(db, rows)]
+def _read_some(db: sqlite3.Connection, rows: list[int], queries: list[Statement | None]) -> list[StoredTask]:
+    if rows[-1] - rows[0] + 1 == len(rows):
+        values = db.execute(_RUN, (rows[0], rows[-1])).fetchall()
+    else:
+        values = _TASKS.ask(db, rows)
+    found = [TaskRow._make(value) for value in values]
     rows = [task.row for task in found]
-    parts = [query.ask(db, rows) for query in _PARTS]
-    dialogue = [query.ask(db, rows) if asked else [] for query in _DIALOGUE]
-    if not (any(parts) or any(dialogue)):  # so it is with most that wait, of which there may be very many
+    parts = [query.ask(db, rows) if query is not None else [] for query in queries]
+    if not any(parts):  # so it is with most that wait, of which there may be very many
         return [StoredTask(task, [], [], task.reserved, 0, None, None) for task in found]
     tasks = {task.row: task for task in found}
     attempts: dict[int, list[AttemptRow]] = {}
@@ -69,9 +79,9 @@ def _read_some(db: sqlite3.Connection, rows: list[int], *, asked: bool) -> list[
     outcomes = {values[0]: _outcome(values) for values in parts[5]}
     questions: dict[int, list[QuestionRow]] = {}
     inputs: dict[int, list[InputRow]] = {}
-    for values in dialogue[0]:
+    for values in parts[6]:
         questions.setdefault(values[0], []).append(QuestionRow._make(values))
-    for values in dialogue[1]:
+    for values in parts[7]:
         inputs.setdefault(values[0], []).append(InputRow._make(values))
     return [
         StoredTask(
