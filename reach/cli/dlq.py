@@ -37,6 +37,12 @@ def _which(command: Any) -> Any:
     return command
 
 
+def _check_which(task_ids: tuple[str, ...], agent_type: str, reason: str, everything: bool) -> None:
+    """That nothing is named must not mean all; and who names some does not mean others, too."""
+    if bool(task_ids) is bool(agent_type or reason or everything):
+        raise click.UsageError("Say which: TASK..., or --type, --reason or both, or --all.")
+
+
 @dlq.command("list")
 @click.option("--type", "agent_type", default="", metavar="TYPE", help="Only for this type of agents.")
 @click.option("--reason", default="", metavar="REASON", help="Only with this reason, such as START_TO_CLOSE.")
@@ -81,6 +87,7 @@ def requeue(
     """Try dead letters again, as new tasks that name the old ones. Doing it twice does it once."""
     from agentreach.v1 import ops_pb2, ops_pb2_grpc
 
+    _check_which(task_ids, agent_type, reason, everything)
     settings = settings_of(context)
     request = ops_pb2.RequeueDeadLettersRequest(
         task_ids=task_ids, agent_type=agent_type, reason=reason, all=everything, request_id=request_id
@@ -114,6 +121,7 @@ def purge(context: click.Context, task_ids: tuple[str, ...], agent_type: str, re
     """Remove dead letters for good."""
     from agentreach.v1 import ops_pb2, ops_pb2_grpc
 
+    _check_which(task_ids, agent_type, reason, everything)
     settings = settings_of(context)
     request = ops_pb2.PurgeDeadLettersRequest(task_ids=task_ids, agent_type=agent_type, reason=reason, all=everything)
     with settings.connect() as server:

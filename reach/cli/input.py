@@ -29,6 +29,10 @@ def give_input(context: click.Context, /, task_id: str, question: str, input_id:
     """
     import asyncio
 
+    if given["content"] is None and given["json_payload"] is None:
+        raise click.UsageError(
+            f"Give the answer: TEXT, @FILE, - or --json-payload. `reach tasks show {task_id}` shows what is asked."
+        )
     settings = settings_of(context)
     value = payload_of(given)
 

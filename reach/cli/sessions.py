@@ -9,7 +9,7 @@ import click
 from reach.cli.exits import Exit
 from reach.cli.settings import server_options, settings_of
 from reach.cli.terminal import one_line, span, write, write_facts, write_json, write_table
-from reach.cli.values import SESSION
+from reach.cli.values import SESSION, session_text
 
 if TYPE_CHECKING:
     from agentreach.v1 import attempt_pb2, session_pb2
@@ -97,9 +97,9 @@ def delete(context: click.Context, session: tuple[str, str, str]) -> int:
         stub = session_pb2_grpc.SessionServiceStub(server.channel)
         server.ask(stub.DeleteSession, session_pb2.DeleteSessionRequest(key=_key(session)))
     if settings.json:
-        write_json({"deleted": ":".join(session)})
+        write_json({"deleted": session_text(*session)})
     else:
-        write(f"{one_line(':'.join(session))} is forgotten\n")
+        write(f"{one_line(session_text(*session))} is forgotten\n")
     return Exit.OK
 
 
@@ -111,7 +111,7 @@ def _key(session: tuple[str, str, str]) -> Any:
 
 def _name(session: session_pb2.Session) -> str:
     key = session.key
-    return one_line(f"{key.app_id}:{key.user_id}:{key.session_id}")
+    return one_line(session_text(key.app_id, key.user_id, key.session_id))
 
 
 def _with(session: session_pb2.Session) -> str:

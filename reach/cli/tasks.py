@@ -10,7 +10,7 @@ import click
 from reach.cli.exits import Exit
 from reach.cli.settings import server_options, settings_of
 from reach.cli.terminal import moment, one_line, printable, span, write, write_facts, write_json, write_table
-from reach.cli.values import DURATION, PAIR, SESSION, is_text
+from reach.cli.values import DURATION, PAIR, SESSION, is_text, session_text
 
 if TYPE_CHECKING:
     from agentreach.v1 import error_pb2, payload_pb2, task_pb2
@@ -190,7 +190,10 @@ def _facts(task: task_pb2.Task) -> list[tuple[str, str]]:
         ("method", spec.method),
         ("type", task.pool),
         ("instance", _instance(task)),
-        ("session", f"{session.app_id}:{session.user_id}:{session.session_id}" if spec.HasField("session") else ""),
+        (
+            "session",
+            session_text(session.app_id, session.user_id, session.session_id) if spec.HasField("session") else "",
+        ),
         ("priority", str(spec.priority) if spec.HasField("priority") else ""),
         ("labels", ", ".join(f"{name}={value}" for name, value in sorted(spec.labels.items()))),
         ("source", spec.source),

@@ -46,13 +46,20 @@ class SessionType(click.ParamType):  # type: ignore[type-arg]  # generic only in
         return "APP:USER:SESSION"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str, str]:
-        """The three parts. The last one may hold colons."""
+        """The three parts. The last one may hold colons; in the others they are written `%3A`, and `%` is `%25`."""
         if isinstance(value, tuple):
             return value
         parts = str(value).split(":", 2)
         if len(parts) != 3 or not all(parts):
             self.fail(f"{value!r} is not app:user:session, three parts that are not empty", param, ctx)
-        return parts[0], parts[1], parts[2]
+        app, user = (part.replace("%3A", ":").replace("%25", "%") for part in parts[:2])
+        return app, user, parts[2]
+
+
+def session_text(app_id: str, user_id: str, session_id: str) -> str:
+    """A session as `SESSION` reads it."""
+    app, user = (part.replace("%", "%25").replace(":", "%3A") for part in (app_id, user_id))
+    return f"{app}:{user}:{session_id}"
 
 
 class PairType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click

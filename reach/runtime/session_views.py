@@ -32,7 +32,8 @@ Place = tuple[int, str]
 
 def not_there(session: str) -> InvalidRequest:
     """The answer for a session that is not there, or is another tenant's: one and the same."""
-    return InvalidRequest(f"there is no session {session!r}", Reason.SESSION_NOT_FOUND, session=session)
+    shown = session.replace("%3A", ":").replace("%25", "%")
+    return InvalidRequest(f"there is no session {shown!r}", Reason.SESSION_NOT_FOUND, session=session)
 
 
 class SessionViews:

@@ -417,3 +417,18 @@ def test_SES_1_sessions_can_be_looked_at_and_forgotten(on: Command) -> None:
     gone = on("sessions", "show", session)
     assert (gone.code, "SESSION_NOT_FOUND" in gone.err) == (2, True)
     assert on("sessions", "show", "only:two").code == 2
+
+
+def test_SES_1_a_session_is_named_as_it_is_listed(on: Command) -> None:
+    on("dispatch", "--agent", "echo", "--session", "odd:ad%3Aa:the:first", "hi")
+    listed = on("sessions", "list", "--app", "odd").out
+    assert "odd:ad%3Aa:the:first" in listed
+    assert "ad:a" not in listed
+    assert "hi" in on("sessions", "show", "odd:ad%3Aa:the:first").out
+    assert on("sessions", "delete", "odd:ad%3Aa:the:first").out == "odd:ad%3Aa:the:first is forgotten\n"
+    assert "'odd:ad:a:the:first'" in on("sessions", "show", "odd:ad%3Aa:the:first").err
+
+
+def test_an_answer_is_not_given_by_mistake(on: Command) -> None:
+    answer = on("input", "some-task")
+    assert (answer.code, "`reach tasks show some-task` shows what is asked" in answer.err) == (2, True)

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from reach.cli import values
-from reach.cli.values import DURATION, OUTPUT, PAIR, RETRY, SESSION, is_text, read_content, read_json
+from reach.cli.values import DURATION, OUTPUT, PAIR, RETRY, SESSION, is_text, read_content, read_json, session_text
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,8 @@ def test_what_is_no_duration(text: str) -> None:
 def test_sessions_have_three_parts() -> None:
     assert SESSION.convert("app:user:s1", None, None) == ("app", "user", "s1")
     assert SESSION.convert("app:user:s:1", None, None) == ("app", "user", "s:1")
+    for parts in (("a", "u", "s"), ("a:b", "10:20%", "s:1%3A"), ("%3A", "%25", "%")):
+        assert SESSION.convert(session_text(*parts), None, None) == parts
     for text in ("", "a", "a:b", "a::c", ":b:c", "a:b:"):
         with pytest.raises(click.BadParameter):
             SESSION.convert(text, None, None)

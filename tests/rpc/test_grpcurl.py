@@ -20,8 +20,8 @@ ADDRESS = "localhost:8900"
 _BLOCK = re.compile(r"^<!-- (?P<name>[a-z ]+) -->\n```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 ORDER = [
     "list", "list prints", "describe service", "describe message", "register", "register prints", "attach", "hello",
-    "hello prints", "beat", "run", "offer prints", "accept", "result", "run prints", "result prints", "book", "ask", "input",
-    "input prints", "heard prints", "booked", "conversation", "conversation prints", "again", "get",
+    "hello prints", "beat", "run", "offer prints", "accept", "result", "run prints", "result prints", "book", "ask",
+    "input", "input prints", "heard prints", "booked", "conversation", "conversation prints", "again", "get",
     "dispatch", "cancel", "cancel prints", "missing", "missing prints",
 ]  # fmt: skip
 """Every block of the page; the test below runs them in this order."""
