@@ -65,7 +65,7 @@ def test_states_are_not_called_status():
     assert names == {"agentreach.v1.Agent.probe_status"}, "that one is a probe's answer in words, as operators know it"
 
 
-def test_untyped_content_and_points_in_time_have_a_reason():
+def test_S3_untyped_content_and_points_in_time_have_a_reason():
     avoided = {
         field.full_name
         for field in contract_text.fields()

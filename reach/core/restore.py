@@ -106,6 +106,8 @@ def restore_task(
     resume_after_load(task)
     begun = {row.number: row for row in attempts}
     failed: dict[int, FailureRow] = {row.number: row for row in failures}
+    if task.effect_granted in failed:  # it was tried again after that, so the grant came back: it had not begun
+        task.effect_granted = 0
     for number, failure in sorted(failed.items()):
         row = begun.get(number)
         fault = Fault(ErrorClass(failure.error_class), Reason(failure.reason), failure.message)

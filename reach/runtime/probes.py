@@ -129,6 +129,11 @@ class Probes:
     async def _ask(self, target: Target, is_check: bool, hasty: bool) -> None:
         try:
             await (target.check() if is_check else target.probe())
+        except asyncio.CancelledError:
+            asking = asyncio.current_task()
+            if asking is None or asking.cancelling():
+                raise
+            log.debug("a probe or check was ended by others: its target moved")
         except Exception:
             log.exception("a probe broke; please report this")
         if not hasty:  # its regular entry is in the heap

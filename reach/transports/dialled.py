@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from agentreach.v1 import endpoint_pb2
 from reach.core import events as ev
 from reach.core.endpoint import Endpoint
-from reach.core.model import Fault, Instance, PoolKey
+from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey
 from reach.core.pool import Pool
 from reach.errors import ErrorClass, ReachError, Reason, error_of
 from reach.runtime.reach_api import Reach
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 UNNAMED: Final = 2
 """Checks in a row that must leave out an attempt whose call is gone, before it is given up."""
+UNWANTED: Final = 256
+"""Attempts that one Check has stopped, of those that nobody waits for."""
 ANOTHER: Final = "another process answers there; it has to register"
 
 Name = tuple[str, str, int]
@@ -169,7 +171,9 @@ class Dialled:
             return
         self.post(ev.Checked(instance, True, status, idle, ""))
         if knows:
-            self._give_up_unnamed(instance, set(self._named(answer)))
+            named = set(self._named(answer))
+            self._give_up_unnamed(instance, named)
+            self._stop_unwanted(named)
 
     def _named(self, answer: endpoint_pb2.CheckResponse) -> list[Name]:
         names = []
@@ -195,6 +199,17 @@ class Dialled:
                 message = f"instance {instance.instance_id!r} no longer runs it, and gave no outcome"
                 report.fault = Fault(ErrorClass.UNAVAILABLE, Reason.INSTANCE_LOST, message)
                 self.post(report)
+
+    def _stop_unwanted(self, named: set[Name]) -> None:
+        """Attempts that are over, and that the agent names nevertheless: it missed our word, so it is told again."""
+        link, pool = self._link, self.pool
+        assert link is not None
+        assert pool is not None
+        for name in sorted(named)[:UNWANTED]:
+            task = pool.tasks.get(name[:2])
+            wanted = task is not None and task.attempt == name[2] and task.state < FIRST_TERMINAL
+            if not wanted and not link.calls(name):
+                link.cancel_there(name)
 
     def _lost(self, why: str) -> None:
         """Its process is gone, for certain: its work moves at once. Told once: work that must wait for it nevertheless

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -42,18 +41,29 @@ class CheckOutcome(NamedTuple):
     """It serves Check, so that what it does not name does not run there."""
 
 
+class _Line:
+    """One channel, and how many calls are under way on it."""
+
+    __slots__ = ("calls", "channel")
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.calls = 0
+
+
 class ProbeChannel:
     """A channel for probes and checks of one endpoint. After a failure it is made anew: a channel that waits to connect
-    again answers with the failure of before."""
+    again answers with the failure of before. The former one is closed when no call is under way on it any more, for to
+    close a channel cancels whoever waits for it."""
 
     def __init__(self, route: Route, timeout_s: float) -> None:
         self.route = route
         self._timeout_s = timeout_s
-        self._channel: grpc.aio.Channel | None = None
+        self._line: _Line | None = None
 
     async def probe(self) -> ProbeOutcome:
         """One round trip. A server without gRPC health answers UNIMPLEMENTED, and has answered: it is alive."""
-        started = time.perf_counter()
+        started = asyncio.get_running_loop().time()
         try:
             raw = await self._call(HEALTH, health_pb2.HealthCheckRequest().SerializeToString())
             serving = health_pb2.HealthCheckResponse.FromString(raw).status in (
@@ -64,10 +74,10 @@ class ProbeChannel:
             return ProbeOutcome(False, 0.0, "its answer to a health check cannot be read")
         except grpc.aio.AioRpcError as failure:
             if failure.code() in (_NOT_THERE, grpc.StatusCode.NOT_FOUND):
-                return ProbeOutcome(True, (time.perf_counter() - started) * 1_000)
+                return ProbeOutcome(True, (asyncio.get_running_loop().time() - started) * 1_000)
             refused = await self._failed(failure)
             return ProbeOutcome(False, 0.0, "connection refused" if refused else _said(failure), refused)
-        return ProbeOutcome(True, (time.perf_counter() - started) * 1_000, serving=serving)
+        return ProbeOutcome(True, (asyncio.get_running_loop().time() - started) * 1_000, serving=serving)
 
     async def check(self, running: Iterable[tuple[str, str, int]], tenant: str) -> CheckOutcome:
         """Asks the agent how it is, and which of these attempts it runs."""
@@ -88,24 +98,34 @@ class ProbeChannel:
             return CheckOutcome(None, "connection refused" if refused else _said(failure), refused)
 
     async def _call(self, method: str, request: bytes) -> bytes:
-        if self._channel is None:
-            self._channel = self.route.channel(keepalive=False)
-        call: Any = self._channel.unary_unary(method)
-        answer: bytes = await call(request, timeout=self._timeout_s, metadata=self.route.metadata)
+        line = self._line
+        if line is None:
+            line = self._line = _Line(self.route.channel(keepalive=False))
+        call: Any = line.channel.unary_unary(method)
+        line.calls += 1
+        try:
+            answer: bytes = await call(request, timeout=self._timeout_s, metadata=self.route.metadata)
+        except grpc.aio.AioRpcError as failure:
+            if failure.code() is not _NOT_THERE and self._line is line:
+                self._line = None  # the next call makes another
+            raise
+        finally:
+            line.calls -= 1
+            if self._line is not line and not line.calls:
+                await line.channel.close()
         return answer
 
     async def _failed(self, failure: grpc.aio.AioRpcError) -> bool:
-        """Makes the channel anew; whether the connection is refused, by all addresses."""
-        await self.close()
+        """Whether the connection is refused, by all addresses."""
         if failure.code() is not grpc.StatusCode.UNAVAILABLE:
             return False
         return all([await _refuses(ip, self.route.address.port, self._timeout_s) for ip in self.route.ips])
 
     async def close(self) -> None:
-        """Ends the channel; the next call makes another."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            await channel.close()
+        """Ends the channel, and cancels the calls that are under way on it."""
+        line, self._line = self._line, None
+        if line is not None:
+            await line.channel.close()
 
 
 async def _refuses(ip: str, port: int, timeout_s: float) -> bool:

@@ -48,8 +48,11 @@ def offer_of(task: Task, tenant: str, traceparent: str, context: bytes = b"") ->
     offer = attempt_pb2.Offer(attempt=task.attempt, fencing_token=task.attempt)
     offer.task.MergeFromString(shown_to_agents(task) if task.announce else task.spec)
     offer.MergeFromString(offer_rest(task, tenant, traceparent, context))
-    if task.dialogue is not None and task.attempt == 1:  # it is offered again because it is answered
-        _fill_inputs(offer, task)
+    if task.attempt == 1:  # else that goes along already
+        if task.checkpoint is not None:  # it is called again
+            offer.checkpoint = task.checkpoint
+        if task.dialogue is not None:
+            _fill_inputs(offer, task)
     return offer
 
 

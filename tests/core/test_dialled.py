@@ -65,6 +65,16 @@ def test_DLV_7_a_refusal_before_it_began_takes_the_grant_back():
     assert one.inflight == 0
 
 
+def test_DLV_7_a_grant_that_came_back_is_not_there_after_a_restart():
+    """Found by the simulation: the row of the grant stays, and whoever had it next was refused its effect."""
+    shell, _ = dialled()
+    task = shell.submit(**IRREVERSIBLE)
+    shell.report(task, error=fault(*FULL), begun=False)
+    assert task.effect_granted == 0
+    (task,) = shell.crash_and_load()
+    assert (task.state, task.attempt, task.effect_granted) == (TaskState.PENDING, 1, 0)
+
+
 def test_DLV_7_a_refusal_after_it_began_does_not():
     shell, _ = dialled()
     task = shell.submit(**IRREVERSIBLE)

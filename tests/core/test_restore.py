@@ -108,3 +108,25 @@ def test_PRF_8_many_that_wait_come_back_together_as_they_would_one_by_one(kinds,
         said = sorted((type(send).__name__, getattr(send, "kind", "")) for send in turn.sends)
         found.append((standing, shell.pool.next_wake_ms(), order, said, set(shell.pool.tasks), shell.pool.slot_freed))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("leap_ms", [3_600_000, -3_600_000, 86_400_000, -86_400_000, -5_000])
+def test_S3_F9_no_lease_looks_at_a_wall_clock(leap_ms, monkeypatch):
+    """It leaps with each look at it: a lease neither ends early while the agent beats, nor late when it does not."""
+
+    def silence_ms() -> int:
+        """How long an agent may be silent before its attempt is another's."""
+        shell, task, one = running("one", "two")
+        shell.advance_beating(60_000, *shell.pool.instances.values())
+        assert (task.state, task.attempt, task.instance) == (TaskState.RUNNING, 1, one)
+        began = shell.now_ms
+        while task.attempt == 1:
+            assert shell.now_ms - began < 120_000
+            shell.advance_beating(500, shell.pool.instances["two"], every_ms=500)
+        return shell.now_ms - began
+
+    honest = silence_ms()
+    looks = iter(range(1, 1_000_000))
+    wall = property(lambda self: 1_700_000_000_000 + self.now_ms + leap_ms * (next(looks) % 7))
+    monkeypatch.setattr(Shell, "wall_ms", wall)
+    assert silence_ms() == honest

@@ -24,18 +24,18 @@ BEATS = [t * 1_000 for t in range(5, 65, 5)]
         ((5, 10, 15, 20, 25, 30), 1.0),  # older than the window
     ],
 )
-def test_availability_counts_the_last_ten_seconds_twice(missing, expected):
+def test_RTE_2_availability_counts_the_last_ten_seconds_twice(missing, expected):
     beats = [at for at in BEATS if at // 1_000 not in missing]
     assert availability(beats, 5_000, 0, 62_000) == pytest.approx(expected)
 
 
-def test_a_new_instance_is_judged_by_its_own_time_only():
+def test_RTE_2_a_new_instance_is_judged_by_its_own_time_only():
     assert availability([], 5_000, 60_000, 62_000) == 1.0
     assert availability([65_000], 5_000, 60_000, 66_000) == 2 / (12 / 5)
     assert availability([], 5_000, 60_000, 66_000) == 0.0
 
 
-def test_more_beats_than_expected_are_no_merit():
+def test_RTE_2_more_beats_than_expected_are_no_merit():
     assert availability(list(range(0, 62_000, 100)), 5_000, 0, 62_000) == 1.0
 
 
@@ -43,18 +43,18 @@ def test_more_beats_than_expected_are_no_merit():
     ("mean", "baseline", "expected"),
     [(200, 200, 0.5), (100, 200, 2 / 3), (600, 200, 0.25), (0, 200, 0.5), (200, 0, 0.5)],
 )
-def test_latency_is_relative_to_the_pool(mean, baseline, expected):
+def test_RTE_2_latency_is_relative_to_the_pool(mean, baseline, expected):
     assert latency(mean, baseline) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("inflight", "slots", "expected"), [(0, 4, 0.0), (1, 4, 0.25), (4, 4, 1.0), (6, 4, 1.0), (0, 0, 1.0)]
 )
-def test_load_is_the_share_of_slots_taken(inflight, slots, expected):
+def test_RTE_2_load_is_the_share_of_slots_taken(inflight, slots, expected):
     assert load(inflight, slots) == expected
 
 
-def test_the_mean_begins_with_the_first_and_follows_the_newest():
+def test_RTE_2_the_mean_begins_with_the_first_and_follows_the_newest():
     assert running_mean(0, 300) == 300
     assert running_mean(300, 800) == pytest.approx(400)
 
@@ -65,14 +65,14 @@ def test_the_mean_begins_with_the_first_and_follows_the_newest():
     st.integers(0, 100_000),
     st.integers(0, 100_000),
 )
-def test_every_signal_is_between_zero_and_one(beats, interval, since, later):
+def test_RTE_2_every_signal_is_between_zero_and_one(beats, interval, since, later):
     now = since + later
     heard = sorted(beat for beat in beats if beat <= now)
     assert 0 <= availability(heard, interval, since, now) <= 1
 
 
 @given(st.lists(st.integers(0, 100_000), max_size=40), st.integers(1_000, 60_000), st.integers(0, 100_000))
-def test_availability_equals_a_plain_count(beats, interval, now):
+def test_RTE_2_availability_equals_a_plain_count(beats, interval, now):
     heard = sorted(beat for beat in beats if beat <= now)
     begin, recent = max(0, now - 30_000), max(0, now - 10_000)
     expected = ((now - begin) + (now - recent)) / interval
@@ -108,7 +108,7 @@ class SlowWindow:
     steps=st.lists(st.tuples(st.integers(0, 120_000), st.sampled_from([0, 0, 1]), st.integers(1, 5_000)), max_size=60),
     later=st.integers(0, 700_000),
 )
-def test_HLT_5_a_window_is_what_keeping_every_attempt_would_say(steps, later):
+def test_RTE_2_HLT_5_a_window_is_what_keeping_every_attempt_would_say(steps, later):
     fast, slow, now = signals.Window(), SlowWindow(), 0
     for wait, failed, took in steps:
         now += wait
@@ -119,7 +119,7 @@ def test_HLT_5_a_window_is_what_keeping_every_attempt_would_say(steps, later):
     assert len(fast._marks) <= signals.WINDOW_SLOTS
 
 
-def test_HLT_5_the_last_seconds_count_twice_and_old_bad_history_ages_out():
+def test_RTE_2_HLT_5_the_last_seconds_count_twice_and_old_bad_history_ages_out():
     stats = signals.MethodStats()
     for number in range(10):
         stats.window.add(number, 1, 0)
@@ -133,7 +133,7 @@ def test_HLT_5_the_last_seconds_count_twice_and_old_bad_history_ages_out():
     assert (stats.success_rate(1_000_000), stats.mean_latency_ms(1_000_000)) == (signals.NEUTRAL_SUCCESS, 0)
 
 
-def test_HLT_5_what_a_window_keeps_is_bounded():
+def test_RTE_2_HLT_5_what_a_window_keeps_is_bounded():
     window = signals.Window()
     for slot in range(1_000):
         window.add(slot * signals.SLOT_MS, 0, 1)

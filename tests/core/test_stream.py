@@ -199,8 +199,7 @@ def test_credit_that_comes_after_the_end_still_delivers_the_end():
     assert not task.log.readers
 
 
-def test_readers_that_leave_are_forgotten():
-    """STR-5."""
+def test_STR_5_readers_that_leave_are_forgotten_and_the_task_goes_on():
     shell, task = running()
     events, outcome = shell.read(task), shell.reader(Interest.OUTCOME)
     shell.step(ev.Subscribed(task.tenant, task.task_id, outcome))

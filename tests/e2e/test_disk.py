@@ -135,7 +135,7 @@ def test_F7_the_page_limit_of_sqlite_is_a_full_disk(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("ahead_s", [3_600, -3_600, 86_400, -86_400])
-def test_F9_a_clock_that_leaps_expires_nothing(tmp_path, ahead_s):
+def test_F9_S3_a_clock_that_leaps_expires_nothing(tmp_path, ahead_s):
     """The wall clock leaps back while tasks run and wait; and it has leapt while the server was away."""
     log = tmp_path / "agents.log"
     server = FailingServer(tmp_path / "data", "clock", ahead_s * 1_000)

@@ -70,7 +70,23 @@ async def test_a_task_with_text_runs_and_its_events_are_readable(stubs, agent):
     assert (result.attempts, result.transfers, result.instance_id) == (1, 0, agent.instance_id)
 
 
-async def test_bytes_stay_bytes(stubs, agent):
+async def test_G2_raw_control_characters_in_text_stay_as_they_are(stubs, agent):
+    """Models emit them in the middle of JSON: the answer is what the agent said, in pieces and in whole."""
+    text = '{"poem": "' + "".join(map(chr, range(32))) + '\x7f\x85\u2028"}'
+    asked = asyncio.create_task(run(stubs, selector=to(agent), payload={"text": text}))
+    offer = await agent.next("offers")
+    assert offer.task.payload.text == text
+    key = {"task_id": offer.task.task_id, "attempt": 1}
+    await agent.send(deltas=[{"link": 1, "key": key, "attempt_sequence": 1, "delta": {"payload": {"text": text}}}])
+    await agent.finish(offer, output={"text": text, "media_type": "application/json"})
+    events = await asked
+    assert [event.delta.payload.text for event in events if kind_of(event) == "delta"] == [text]
+    assert events[-1].complete.output.text == text
+    found = await stubs.dispatch.GetTask(pb.GetTaskRequest(task_id=offer.task.task_id))
+    assert found.task.result.output.text == text
+
+
+async def test_G2_bytes_stay_bytes(stubs, agent):
     data = bytes(range(256)) + b"\xff\n\t\x00"
     asked = asyncio.create_task(run(stubs, selector=to(agent), payload={"data": data, "media_type": "image/x-test"}))
     offer = await agent.next("offers")

@@ -219,3 +219,30 @@ async def test_REG_6_a_process_with_an_address_that_holds_a_stream_is_reached_by
             assert ((await shown()).health, (await shown()).probe_status) == (pb.HEALTH_HEALTHY, "none")
             await stubs.registry.Register(pb.RegisterRequest(registration=registration))
         await agent.close()
+
+
+async def test_REG_8_registrations_are_kept_and_beats_are_not(tmp_path, monkeypatch):
+    """Over a restart an instance is known, and barred until it comes; of its beats and scores nothing was written."""
+    written: list[Any] = []
+    async with running(tmp_path, storage__type="sqlite") as node:
+        stubs = Stubs(node.port)
+        agent = AgentByHand(stubs)
+        await agent.join("kept", labels={"team": "x"})
+        await asyncio.sleep(0.2)
+        honest = node.host.committer.submit
+        monkeypatch.setattr(
+            node.host.committer, "submit", lambda turn: (written.append(turn.writes.count()), honest(turn))
+        )
+        for _ in range(3):
+            await agent.send(beats=[{"link": 1, "status": {"ready": True}}])
+            await asyncio.sleep(0.05)
+        assert written, "they were heard"
+        assert not any(written), "and nothing of them is written"
+        instance_id = agent.instance_id
+        await stubs.channel.close()
+    async with running(tmp_path, storage__type="sqlite") as node:
+        stubs = Stubs(node.port)
+        found = (await stubs.registry.GetAgent(pb.GetAgentRequest(instance_id=instance_id))).agent
+        assert (found.registration.agent_id, dict(found.registration.labels)) == ("kept", {"team": "x"})
+        assert found.blocked_by
+        await stubs.channel.close()

@@ -187,6 +187,31 @@ async def test_g4_on_streams_too(stubs, theirs, rival):
         await stream.close()
 
 
+@pytest.mark.parametrize("after", [0, 1, 2])
+async def test_D5_P11_a_replay_is_of_its_own_tenant_and_task(stubs, theirs, acme, rival, after):
+    """The same id, and the same position, name other events for another tenant, and for another task."""
+    task_id, other_id = unique("same"), unique("other")
+    texts: dict[tuple[str, str], str] = {}
+    agents = {"acme": theirs["agent"], "rival": AgentByHand(stubs, rival)}
+    await agents["rival"].join("acme-agent")
+    for tenant, header in (("acme", acme), ("rival", rival)):
+        for name in (task_id, other_id):
+            spec = {"task_id": name, "selector": {"agent_id": "acme-agent"}, "payload": {"text": tenant}}
+            await stubs.dispatch.Dispatch(pb.DispatchRequest(task=spec), metadata=header)
+            texts[tenant, name] = unique(f"answer of {tenant}")
+            await agents[tenant].finish(await agents[tenant].next("offers"), texts[tenant, name])
+    for tenant, header in (("acme", acme), ("rival", rival)):
+        for name in (task_id, other_id):
+            request = pb.StreamResultRequest(task_id=name, after_sequence=after)
+            frames = [frame async for frame in stubs.result.StreamResult(request, metadata=header)]
+            told = [event for frame in frames for event in frame.events]
+            assert {event.task_id for event in told} == {name}
+            assert [event.sequence for event in told] == list(range(after + 1, 4))
+            assert told[-1].complete.output.text == texts[tenant, name]
+            assert told[-1].complete.instance_id == agents[tenant].instance_id
+    await agents["rival"].close()
+
+
 async def test_lists_watches_and_counts_show_only_what_is_their_own(stubs, theirs, acme, rival):
     fresh = rival
     mine = {"task_id": theirs["running"], "selector": {"agent_id": "nobody"}, "payload": {"text": "rival's"}}

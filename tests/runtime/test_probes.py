@@ -142,6 +142,18 @@ async def test_one_probe_that_breaks_ends_nothing(clock, caplog):
     assert "a probe broke" in caplog.text
 
 
+async def test_HLT_4_one_that_others_end_comes_again(clock):
+    """Its target moved: the channel that it waited for is closed."""
+    probes, target = Probes(clock, 8, 5_000), Target(clock)
+    probes.add(target)
+    ended = asyncio.get_running_loop().create_future()
+    ended.cancel()
+    target.answer.wait = lambda: ended  # type: ignore[method-assign,assignment,return-value]
+    await let_pass(probes, clock, 11_000)
+    assert len(target.checks) == 2
+    assert len(target.probes) == 3
+
+
 async def test_run_sleeps_until_the_next_is_due_and_wakes_for_new_ones():
     loop = asyncio.get_running_loop()
 

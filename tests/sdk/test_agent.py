@@ -267,7 +267,7 @@ async def test_an_attempt_that_the_server_does_not_know_is_stopped(server):
 
 
 @pytest.mark.parametrize("reason", [Reason.UNKNOWN_ATTEMPT, Reason.STALE_ATTEMPT])
-async def test_a_lost_lease_stops_the_handler(server, reason):  # C10
+async def test_C10_a_lost_lease_stops_the_handler(server, reason):
     stopped = asyncio.Event()
 
     async def slow(task):
@@ -566,7 +566,7 @@ async def test_failures_in_a_row_are_counted_and_forgotten(server, monkeypatch):
         assert agent._figures.failures == 0
 
 
-async def test_reconnects_for_ever_and_says_it_once(server, caplog):  # A4
+async def test_A4_reconnects_for_ever_and_says_it_once(server, caplog):
     async with running(server, default) as (_, stream):
         await server.stop()
         await asyncio.sleep(1.5)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -131,13 +132,64 @@ async def test_a_second_signal_does_not_wait(free_server):
     assert await asyncio.to_thread(process.wait, 10) == 0
 
 
-async def test_beats_survive_the_collector(server):  # B4
+async def test_B4_beats_survive_the_collector(server):
     server.link_welcome = lambda _hello: {"heartbeat_interval": {"nanos": 100_000_000}}
     async with running(server, default) as (_, stream):
         for _ in range(20):
             gc.collect()
             await asyncio.sleep(0.05)
         assert len(stream.items("beats")) >= 7
+
+
+AWAY = """
+    import asyncio, gc, os, sys
+    from reach import Agent
+    from reach.sdk import connection
+
+    connection.FIRST_WAIT_S = connection.LONGEST_WAIT_S = 0.01
+    tries = 0
+    honest = connection.Connection._pause_s
+
+    def pause(self, error):
+        global tries
+        tries += 1
+        return honest(self, error)
+
+    connection.Connection._pause_s = pause
+
+    def rss():
+        gc.collect()
+        return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    async def main():
+        agent = Agent("worker", addr=sys.argv[1])
+        agent.route("default")(lambda task: "done")
+        running = asyncio.create_task(agent.serve())
+        await asyncio.sleep(1.5)
+        before, tried = rss(), tries
+        await asyncio.sleep(6)
+        print(rss() - before, tries - tried)
+        os._exit(0)
+
+    asyncio.run(main())
+"""
+"""In a process of its own, whose memory nobody else uses. The time is scaled: a try each 10 ms instead of each 5 s."""
+
+
+async def test_A4_an_agent_that_tries_on_for_long_takes_no_more_memory():
+    with socket.socket() as nobody:  # bound, and nobody listens
+        nobody.bind(("127.0.0.1", 0))
+        await _tries_on(nobody.getsockname()[1])
+
+
+async def _tries_on(port: int) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", textwrap.dedent(AWAY), f"127.0.0.1:{port}", stdout=asyncio.subprocess.PIPE
+    )
+    told, _ = await asyncio.wait_for(process.communicate(), 50)
+    grown, tries = map(int, told.split())
+    assert tries > 200
+    assert grown <= 5 << 20, f"{grown} bytes in {tries} tries"
 
 
 FORKED = """

@@ -18,6 +18,8 @@ from reach.core.stream import Interest, Reader
 from reach.runtime.committer import Committer
 from reach.runtime.outbox import Outbox
 from reach.runtime.sessions import Sessions
+from reach.transports.dialled import Dialled
+from reach.transports.executions import Execution
 from reach.transports.webhooks import Webhooks
 from reach.wire.webhooks import KIND
 
@@ -142,6 +144,24 @@ def snapshots_that_meet(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Handoffs, "given", given)
 
 
+def a_broken_call_has_not_begun(patch: pytest.MonkeyPatch) -> None:
+    """An attempt whose connection broke counts as refused, so that its effect is another attempt's."""
+    honest = Execution._ended
+
+    def ended(self: Execution, failure: Any, *, broken: bool = False) -> None:
+        if broken and not self.over:
+            self._tell_unbegun(None, "its connection broke")
+        honest(self, failure, broken=broken)
+
+    patch.setattr(Execution, "_ended", ended)
+
+
+def checks_that_say_nothing(patch: pytest.MonkeyPatch) -> None:
+    """What a check says of attempts counts for nothing."""
+    patch.setattr(Dialled, "_give_up_unnamed", lambda self, instance, named: None)
+    patch.setattr(Dialled, "_named", lambda self, answer: self._believed())
+
+
 PLANTED: dict[str, Any] = {
     "ack before commit": ack_before_commit,
     "retry without fencing": retry_without_fencing,
@@ -153,4 +173,6 @@ PLANTED: dict[str, Any] = {
     "webhooks without an outbox": webhooks_without_an_outbox,
     "webhooks with a name for each process": webhooks_with_a_name_for_each_process,
     "webhooks before the commit": webhooks_before_the_commit,
+    "a broken call has not begun": a_broken_call_has_not_begun,
+    "checks that say nothing": checks_that_say_nothing,
 }

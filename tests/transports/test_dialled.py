@@ -331,6 +331,18 @@ async def test_HAZ4_what_nobody_waits_for_any_more_is_cancelled_at_the_agent(nod
         assert [(key.task_id, key.attempt) for key in agent.cancelled] == [("of-long-ago", 3)]
 
 
+async def test_HAZ4_what_is_named_though_it_is_over_is_told_so_again(node, stubs):
+    """Our word was lost, for the agent stood still: its checks tell."""
+    agent = EndpointAgent()
+    async with serving(agent):
+        await agent.register(stubs)
+        assert (await ask(stubs, agent, "", task_id="was-here", retry={})).state == SUCCEEDED
+        assert not agent.cancelled
+        agent.runs = [{"task_id": "was-here", "attempt": 1}]
+        await eventually(lambda: agent.cancelled)
+        assert [(key.task_id, key.attempt) for key in agent.cancelled][:1] == [("was-here", 1)]
+
+
 async def test_A9_pings_go_only_to_servers_that_allow_them(stubs, monkeypatch):
     """A server with gRPC's defaults cuts off a client that pings each 10 s while a task is quiet."""
     made: list[dict[str, object]] = []

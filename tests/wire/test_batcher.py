@@ -39,7 +39,7 @@ async def test_what_nobody_waits_for_is_no_frame_of_its_own_however_much_it_is()
     assert await _taken(batcher) == b"a" * FIRST_ITEMS + b"b" * FIRST_ITEMS
 
 
-async def test_a_frame_is_bounded_by_bytes_and_a_larger_item_goes_alone() -> None:
+async def test_STR_5_a_frame_is_bounded_by_bytes_and_a_larger_item_goes_alone() -> None:
     batcher = Batcher()
     items = [bytes([65 + number]) * size for number, size in enumerate((FRAME_BYTES - 5, 6, 2 * FRAME_BYTES, 10))]
     for item in items:

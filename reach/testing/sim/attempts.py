@@ -183,7 +183,7 @@ class Attempts:
         """Sends an outcome, again too."""
         outcome.sent_at = self.world.loop.now
         if self.random.random() < self.manners.unary:
-            self.world.report(self, self.boot, outcome)
+            self.world.unary.report(self, self.boot, outcome)
         else:
             self.put("result", outcome.key, outcome.attempt, *outcome.content)
 

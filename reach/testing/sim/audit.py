@@ -11,7 +11,7 @@ from reach.runtime.host import Host
 from reach.testing.sim.checker import Checker
 
 if TYPE_CHECKING:
-    from reach.testing.sim.agents import Agent
+    from reach.testing.sim.attempts import Attempts
 
 
 RETURNED = 15
@@ -48,7 +48,7 @@ def _streams(task: object) -> bool:
     return log is not None and bool(log.fold.channels or log.readers)
 
 
-def audit_quiet(host: Host, checker: Checker, agents: Sequence[Agent]) -> None:
+def audit_quiet(host: Host, checker: Checker, agents: Sequence[Attempts]) -> None:
     """Nothing is left of all that work."""
 
     def left(message: str, key: TaskKey | None = None) -> None:

@@ -85,7 +85,7 @@ class Checker:
         self.violations: list[Violation] = []
         self._rows: dict[int, TaskKey] = {}
         self._on_violation = on_violation
-        self._now = now
+        self.now = now
         self._told: dict[TaskKey, dict[int, Any]] = {}
         self.sessions = SessionTruth(self)
         self.webhooks = WebhookTruth(self)
@@ -107,7 +107,7 @@ class Checker:
     def _living(self, key: TaskKey) -> TaskTruth:
         """As `truth`, but for what is volatile and ended long ago."""
         known = self.truth(key)
-        if known.volatile and known.told_at is not None and self._now() > known.told_at + VOLATILE_SECONDS:
+        if known.volatile and known.told_at is not None and self.now() > known.told_at + VOLATILE_SECONDS:
             known.forget()
         return known
 
@@ -251,12 +251,18 @@ class Checker:
                 self.violate("GRANT_IS_CURRENT", key, f"attempt {attempt} gets the effect of a task that has ended")
         known.given.add(attempt)
 
+    def handed_back(self, key: TaskKey, attempt: int) -> None:
+        """An attempt has certainly not begun: nobody got it, or an agent refused it. Nor has its effect."""
+        known = self.truth(key)
+        known.given.discard(attempt)
+        known.effects.discard(attempt)
+
     def acknowledged(self, key: TaskKey, attempt: int, answered: bool) -> None:
         """The server says that the outcome of an attempt is safe. `answered`: the agent had said success."""
         known = self.truth(key)
         if known.volatile or known.outcome is not None:
             if answered and known.told_at is None:
-                known.told_at = self._now()
+                known.told_at = self.now()
             return
         if answered:
             self.violate("ACKNOWLEDGED_IS_DURABLE", key, f"the answer of attempt {attempt} is not written down")
@@ -296,7 +302,7 @@ class Checker:
         if known.told is not None and known.told != ending:
             self.violate("TERMINAL_ABSORBS", key, f"it ended as {known.told}, now as {ending}")
         if known.told_at is None:
-            known.told_at = self._now()
+            known.told_at = self.now()
         known.told = ending
         if outcome.state < FIRST_TERMINAL:
             self.violate("TERMINAL_ABSORBS", key, f"it ended in state {outcome.state}")

@@ -65,6 +65,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._turn: deque[Due] = deque()
         self._timers: list[tuple[float, int, Due]] = []
         self._number = 0
+        self.refusal: Callable[[str], OSError] = lambda host: ConnectionRefusedError()
+        """What opening a connection without a word comes to; nothing else is made with sockets here."""
 
     def time(self) -> float:
         """See `now`."""
@@ -138,6 +140,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 due.context.run(callback, *due.arguments)
         except Exception as error:  # noqa: BLE001 - as each loop does
             self.call_exception_handler({"message": f"{callback} failed", "exception": error})
+
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
+        """See AbstractEventLoop, and `refusal`."""
+        raise self.refusal(host)
 
     def _process_events(self, event_list: Any) -> None:
         pass

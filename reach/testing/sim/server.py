@@ -15,17 +15,21 @@ from reach.runtime.host import Host
 from reach.runtime.idle_pools import IdlePools
 from reach.runtime.loading import restore, unapplied_turns
 from reach.runtime.outbox import Bounds
-from reach.runtime.reach_api import Reach, fault_of
+from reach.runtime.probes import Probes
+from reach.runtime.reach_api import Reach
 from reach.runtime.settings import Settings
 from reach.store.base import StoreError
-from reach.testing.sim.agent_door import AgentDoor, Report, event_of
+from reach.testing.sim.agent_door import AgentDoor
 from reach.testing.sim.caller_door import CallerDoor
+from reach.testing.sim.calls import Exchange, SimDialler
 from reach.testing.sim.checker import Checker
 from reach.testing.sim.faults import FaultyJournal
 from reach.testing.sim.link import ClientEnd, Network, Stream
 from reach.testing.sim.loop import Process, VirtualClock, VirtualLoop, VirtualReads, VirtualWriter, WallClock
 from reach.testing.sim.story import Story
 from reach.testing.sim.webhooks import DELAYS_S, Receivers, Rules
+from reach.transports.credentials import Credentials
+from reach.transports.dialler import DialSettings
 from reach.transports.webhooks import Webhooks, WebhookSettings
 from reach.wire.codec import ProtoCodec
 from reach.wire.requests import TaskReader
@@ -35,6 +39,10 @@ IDLE_SECONDS = 4.0
 """How often pools that nobody needs are looked for (a minute in a node)."""
 COMMITS_ON_LOOP = (0.0, 0.5, 0.95)
 """Share of a process's commits that take no time, on the loop."""
+CHECK_MS = 5_000
+DIALLING = DialSettings(
+    on_loopback=False, payload_limit=4 << 20, timeout_s=2.0, interval_ms=5_000, credentials=Credentials([], None)
+)
 RULES = Rules()
 READER = TaskReader()
 READER.take_webhooks(RULES.read)
@@ -89,6 +97,8 @@ class Server:
         self._slow_disk = slow_disk
         self._writer: VirtualWriter | None = None
         self._looking: dict[asyncio.Task[None], None] = {}
+        self.exchange: Exchange
+        self.dialler: SimDialler
         self.host: Host
         self.reach: Reach
 
@@ -118,6 +128,7 @@ class Server:
             self.reach = Reach(self.host, "sim")
             self._deliver_webhooks(process)
             restored = restore(self.host, self.journal.load(), unapplied_turns(self.journal))
+            self._dial(process)
         finally:
             asyncio._set_running_loop(before)  # noqa: SLF001
         self.tell("starts (process {}), {} tasks go on", self.starts, restored)
@@ -131,6 +142,15 @@ class Server:
             self.notes, settings, process,
         )  # fmt: skip
         host.outbox.register(KIND, deliveries, Bounds(facts=self.random.choice((2, 64)), lanes=8))
+
+    def _dial(self, process: Process) -> None:
+        """Dials those that want it, those of the journal at once."""
+        probes = Probes(self.host.clock.now_ms, self.random.choice((2, 64)), CHECK_MS)
+        self.dialler = SimDialler(self.reach, probes, DIALLING)
+        self.dialler.exchange, self.dialler.process = self.exchange, process
+        self.dialler.resume()
+        if self.exchange.agents:
+            process.create_task(probes.run())
 
     def _drop_idle(self, idle: IdlePools) -> None:
         idle.drop()
@@ -152,6 +172,7 @@ class Server:
         if torn and self._writer is not None:
             self._writer.flush()
         self.process.die()
+        self.exchange.server_died()
         self.checker.server_died()
         for look in list(self._looking):
             look.cancel()
@@ -215,18 +236,3 @@ class Server:
         except ReachError:
             return
         self.reach.post(pool, ev.Drained(instance, 5_000, undo, None))
-
-    def report(
-        self, tenant: str, instance_id: str, boot: str, key: TaskKey, attempt: int, outcome: Any, reply: Any
-    ) -> None:
-        """ReportResult: an outcome by a call of its own."""
-        answered = outcome[0] in ("output", "folded")
-        back = Report(self, tenant, key, attempt, answered, reply)
-        try:
-            pool, instance = self.reach.instance(tenant, instance_id, boot)
-        except ReachError as error:
-            back.refused(fault_of(error))
-            return
-        event = event_of(instance, "result", *key, attempt, list(outcome))
-        event.reply = back
-        self.reach.post(pool, event)

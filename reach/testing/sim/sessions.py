@@ -68,7 +68,9 @@ class SessionTruth:
         after = ended.index(ids[-1]) + 1 if ids else 0
         if ids and ended[after - len(ids) : after] != ids:
             self._checker.violate("TURNS_ARE_IN_ORDER", key, f"turns {ids} go along, they ended as {ended}")
-        told = [one for one in ended[after:] if self._checker.truth((key[0], one)).told is not None]
+        now = self._checker.now()  # who dials tells of an end in the moment before the call begins
+        truths = [(one, self._checker.truth((key[0], one))) for one in ended[after:]]
+        told = [one for one, truth in truths if truth.told is not None and truth.told_at != now]
         if told:
             self._checker.violate("TURNS_ARE_THERE", key, f"{told} ended and was told; its turn does not go along")
 

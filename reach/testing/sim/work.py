@@ -115,7 +115,8 @@ class Run:
     """One attempt that runs in an agent."""
 
     __slots__ = (
-        "asked", "attempt", "cancelled", "ended", "flow", "key", "map_name", "paused", "question", "silent", "steps",
+        "asked", "attempt", "cancelled", "ended", "flow", "key", "map_name", "paused", "question", "questions_asked",
+        "silent", "steps",
     )  # fmt: skip
 
     def __init__(self, key: tuple[str, str], attempt: int, steps: list[Step]) -> None:
@@ -125,6 +126,8 @@ class Run:
         self.flow: Flow | None = None
         self.asked = False
         """It waits for permission to begin its effect."""
+        self.questions_asked = 0
+        """How often it has asked for permission."""
         self.question = ""
         """It waits for an answer to this."""
         self.paused = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -11,10 +12,11 @@ from reach.core.model import FIRST_TERMINAL, TaskKey
 from reach.core.stream import Interest
 from reach.runtime.settings import Settings
 from reach.testing.sim.agents import Agent
-from reach.testing.sim.attempts import Attempts
 from reach.testing.sim.audit import audit_bounds, audit_quiet
 from reach.testing.sim.callers import Caller
+from reach.testing.sim.calls import Exchange
 from reach.testing.sim.checker import Checker, Violation
+from reach.testing.sim.dialled import DialledAgent
 from reach.testing.sim.faults import TROUBLES, Dice
 from reach.testing.sim.knobs import turned
 from reach.testing.sim.link import Network
@@ -22,8 +24,10 @@ from reach.testing.sim.loop import VirtualLoop
 from reach.testing.sim.questions import People
 from reach.testing.sim.server import Server
 from reach.testing.sim.specs import TYPES, spec_of
+from reach.testing.sim.spoken import offered
 from reach.testing.sim.story import Story, TaskName
-from reach.testing.sim.work import Manners, Outcome
+from reach.testing.sim.unary import Unary
+from reach.testing.sim.work import Manners
 
 HEAL_SECONDS = 900.0
 """How long a healed world may take until all is quiet. Virtual time costs next to nothing."""
@@ -53,14 +57,20 @@ class World:
         self.unreachable = False
         self.raging = True
         manners = Manners(dice.bad_agents, dice.streams, dice.effects, dice.unary, dice.stubborn, dice.asks)
-        self.agents = [
-            Agent(self, f"a{number}", TYPES[number % len(TYPES)], self.random.choice((1, 2, 5)), manners)
-            for number in range(dice.agents)
-        ]
+        self.unary = Unary(self)
+        self.exchange = Exchange(self.loop, self.random, self.network, partial(offered, self.checker, self.story))
+        self.server.exchange = self.exchange
+        self.agents = [self._agent(f"a{number}", TYPES[number % len(TYPES)], manners) for number in range(dice.agents)]
         self.callers = [Caller(self, f"c{number}", "acme" if number < 2 else "beta") for number in range(dice.callers)]
         self._streamed: dict[tuple[TaskKey, int], dict[str, str]] = {}
         self._tasks: list[tuple[Caller, str]] = []
         self._watch = _ErrorLog(self)
+
+    def _agent(self, name: str, agent_type: str, manners: Manners) -> Agent | DialledAgent:
+        slots = self.random.choice((1, 2, 5))
+        if self.random.random() < self.dice.dialled:
+            return DialledAgent(self, self.exchange, name, agent_type, slots, manners)
+        return Agent(self, name, agent_type, slots, manners)
 
     def _violated(self, violation: Violation) -> None:
         self.story.tell("CHECKER", "{}", violation)
@@ -90,8 +100,7 @@ class World:
 
     def _close(self) -> None:
         self.server.crash(torn=False)
-        self.loop.call_soon(self.loop.stop)
-        self.loop.run_forever()
+        self.loop.run_until(self.loop.now + 0.01)  # what was cancelled ends
         self.loop.close()
 
     def _loop_failed(self, loop: Any, context: dict[str, Any]) -> None:
@@ -250,7 +259,7 @@ class World:
         agent.die()
         self.loop.call_later(self.random.choice((0.1, 1.0, 8.0)), self._start_agent, agent)
 
-    def _start_agent(self, agent: Agent) -> None:
+    def _start_agent(self, agent: Agent | DialledAgent) -> None:
         if agent.process.dead:
             agent.start()
 
@@ -259,7 +268,7 @@ class World:
         agent.leave()
         self.loop.call_later(15.0, self._restart_agent, agent)
 
-    def _restart_agent(self, agent: Agent) -> None:
+    def _restart_agent(self, agent: Agent | DialledAgent) -> None:
         if agent.leaving:
             agent.die()
         self._start_agent(agent)
@@ -271,7 +280,7 @@ class World:
             self.server.drain("acme", agent.name, undo=False)
             self.loop.call_later(self.random.choice((0.5, 8.0)), self._undrain, agent)
 
-    def _undrain(self, agent: Agent) -> None:
+    def _undrain(self, agent: Agent | DialledAgent) -> None:
         if self.server.up:
             self.server.drain("acme", agent.name, undo=True)
         else:
@@ -312,25 +321,6 @@ class World:
         self.random.choice(self.callers).die()
 
     # -- what actors need ---------------------------------------------------------------------------------------------
-
-    def report(self, agent: Attempts, boot: str, outcome: Outcome) -> None:
-        """An outcome by a call of its own: late, perhaps twice, and in no order with the stream."""
-        process = agent.process
-
-        def reply(item: tuple[Any, ...]) -> None:
-            def hear() -> None:
-                getattr(agent, f"on_{item[0]}")(*item[1:])
-
-            self.loop.call_later(self.network.delay(), process.call_soon, hear)
-
-        def arrive(server: Any) -> None:
-            if self.server.process is server:
-                server.call_soon(self.server.report, "acme", agent.name, boot, key, attempt, content, reply)
-
-        key, attempt, content = outcome.key, outcome.attempt, outcome.content
-        if self.server.up:
-            for _ in range(self.random.choice((1, 1, 2))):
-                self.loop.call_later(self.network.delay(), arrive, self.server.process)
 
     def streamed(self, key: TaskKey, attempt: int, where: str, text: str) -> None:
         """An agent's text is this far."""
