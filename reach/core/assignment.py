@@ -330,6 +330,13 @@ class Assignment:
         if not task.volatile:
             turn.writes.effects.append(EffectRow(task.row, self.pool.shard, task.attempt, "sent", turn.wall_ms))
 
+    def take_grant_back(self, task: Task, turn: Turn) -> None:
+        """The attempt that has the grant has certainly not begun."""
+        if not task.volatile:
+            number = -task.effect_granted
+            turn.writes.effects.append(EffectRow(task.row, self.pool.shard, number, "returned", turn.wall_ms))
+        task.effect_granted = 0
+
     def _begin_anew(self, task: Task, turn: Turn) -> None:
         """What earlier attempts said is void. Where we do not know what that was, readers are told so too."""
         if task.log.fold.channels or not task.log.fold_whole:

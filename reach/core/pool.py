@@ -318,7 +318,7 @@ class Pool:
             turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))
             return
         if not event.begun and task.effect_granted == task.attempt:
-            task.effect_granted = 0
+            self.assignment.take_grant_back(task, turn)
         if event.folded is not None and not self._unfold(task, event, turn):
             return
         self.scores.changed(event.instance)

@@ -106,8 +106,6 @@ def restore_task(
     resume_after_load(task)
     begun = {row.number: row for row in attempts}
     failed: dict[int, FailureRow] = {row.number: row for row in failures}
-    if task.effect_granted in failed:  # it was tried again after that, so the grant came back: it had not begun
-        task.effect_granted = 0
     for number, failure in sorted(failed.items()):
         row = begun.get(number)
         fault = Fault(ErrorClass(failure.error_class), Reason(failure.reason), failure.message)
@@ -128,9 +126,9 @@ def restore_task(
     if last is not None:
         task.attempt = last.number
         task.instance_id = last.instance_id
-    if last is None or last.number in failed:
+    if last is None or (last.number in failed and task.effect_granted != last.number):
         _wait_again(pool, task, failed.get(task.attempt), turn)
-    else:
+    else:  # one that was given up, came back and was granted its effect runs: it must not be another's
         _wait_for_instance(pool, task, last, turn)
 
 

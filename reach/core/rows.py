@@ -6,6 +6,7 @@ value: what is read of it, nobody changes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from reach.core.model import Content
@@ -98,11 +99,12 @@ class ReserveRow(NamedTuple):
 
 
 class EffectRow(NamedTuple):
-    """An attempt is granted its irreversible effect."""
+    """An attempt is granted its irreversible effect; or the grant comes back, for it has certainly not begun."""
 
     row: int
     shard: int
     number: int
+    """Number of the attempt; where the grant comes back, less than 0 by as much."""
     effect: str
     granted_wall_ms: int
 
@@ -325,6 +327,12 @@ class RowNumbers:
     def last(self) -> int:
         """The one that was taken last."""
         return self._next - 1
+
+
+def granted_of(numbers: Collection[int]) -> int:
+    """The attempt that has the grant, from the numbers of all rows of a task; 0 if none has."""
+    latest = max(numbers, default=0)
+    return latest if -latest not in numbers else 0
 
 
 _NAME_A_ROW: Final = (

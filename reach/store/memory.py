@@ -22,6 +22,7 @@ from reach.core.rows import (
     QuestionRow,
     TaskRow,
     Writes,
+    granted_of,
     without,
 )
 from reach.store import base
@@ -293,7 +294,7 @@ class MemoryJournal:
             [attempt for attempt in attempts if attempt.number > record.task.attempt],
             [record.failures[number] for number in sorted(record.failures)],
             max(record.task.reserved, record.reserved, *(attempt.reserved for attempt in attempts)),
-            max(record.effects, default=0),
+            granted_of(record.effects),
             record.checkpoint.data if record.checkpoint else None,
             record.outcome,
             tuple(record.questions[key] for key in sorted(record.questions)),

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from typing import Any, Final
 
-from reach.core.rows import AttemptRow, FailureRow, InputRow, OutcomeRow, QuestionRow, TaskRow
+from reach.core.rows import AttemptRow, FailureRow, InputRow, OutcomeRow, QuestionRow, TaskRow, granted_of
 from reach.store.base import StoredTask
 from reach.store.sqlite_rows import (
     ATTEMPT_COLUMNS,
@@ -24,7 +24,7 @@ _TASKS: Final = among(f"select {TASK_COLUMNS}, null from task where row", " orde
 _ATTEMPTS: Final = among(f"select {ATTEMPT_COLUMNS}, null from attempt where row", " order by row, number")
 _FAILURES: Final = among(f"select {FAILURE_COLUMNS} from failure where row", " order by row, number")
 _RESERVES: Final = among("select row, reserved from reserve where row")
-_EFFECTS: Final = among("select row, max(number) from effect where row", " group by row")
+_EFFECTS: Final = among("select row, max(number), min(number) from effect where row", " group by row")
 _CHECKPOINTS: Final = among("select row, data from checkpoint where row")
 _OUTCOMES: Final = among(f"select {OUTCOME_COLUMNS} from outcome where row")
 _QUESTIONS: Final = among(f"select {QUESTION_COLUMNS} from question where row", " order by row, attempt, number")
@@ -74,7 +74,7 @@ def _read_some(db: sqlite3.Connection, rows: list[int], queries: list[Statement 
         failures.setdefault(values[0], []).append(FailureRow._make(values))
     for row, value in parts[2]:
         reserved[row] = max(reserved[row], value)
-    effects = dict(parts[3])
+    effects = {row: granted_of((most, least)) for row, most, least in parts[3]}
     checkpoints = dict(parts[4])
     outcomes = {values[0]: _outcome(values) for values in parts[5]}
     questions: dict[int, list[QuestionRow]] = {}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from reach.core.rows import OutboxRow, OutcomeRow, TaskRow, Writes
+from reach.core.rows import OutboxRow, OutcomeRow, TaskRow, Writes, granted_of
 from reach.store.base import Loaded, StoredTask, TaskQuery
 
 OF_A_ROW = ("attempts", "failures", "outcomes", "reserves", "effects", "checkpoints", "questions", "inputs")
@@ -81,7 +81,7 @@ class ModelJournal:
             [item for item in attempts if item.number > task.attempt],
             self.firsts("failures", row),
             max([task.reserved] + [item.reserved for item in attempts + self.of("reserves", row)]),
-            max([0] + [item.number for item in self.of("effects", row)]),
+            granted_of([item.number for item in self.of("effects", row)]),
             data,
             self.outcome(row),
             self.questions(row),

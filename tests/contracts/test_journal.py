@@ -109,6 +109,13 @@ def test_a_task_comes_back_as_it_was(journal):
     assert journal.find("acme", "task-7") == StoredTask(row, [], [], 1_000, 0, None, None)
 
 
+@pytest.mark.parametrize(("numbers", "granted"), [((1, -1), 0), ((1, -1, 2), 2), ((1, -1, 2, -2), 0), ((2,), 2)])
+def test_DLV_7_a_grant_can_come_back(kept, numbers, granted):
+    kept.journal.commit(writes(tasks=[task(1)], effects=[effect(1, number) for number in numbers]))
+    for journal in kept.before_and_after():
+        assert stored(journal, 1).effect_granted == granted
+
+
 def test_everything_about_a_task_comes_back(kept):
     all_kinds = writes(
         tasks=[task(1), task(2, attempt=0, instance_id="", agent_id="", generation=0)],

@@ -12,7 +12,7 @@ from reach.core.queue import WaitQueue
 from reach.core.restore import restore_instance, restore_pin, restore_task, restore_trials
 from reach.core.retry import POLICIES
 from reach.core.routing import Router
-from reach.core.rows import AttemptRow, RowNumbers, Writes
+from reach.core.rows import AttemptRow, RowNumbers, Writes, granted_of
 from reach.core.session import Pins
 from reach.core.stream import Delta, Interest, Mode, Reader
 from reach.errors import ErrorClass, Reason
@@ -154,7 +154,7 @@ class Shell:
                 setattr(task, field, getattr(self.asked[row.row], field))
             task.row, task.accepted_wall_ms = row.row, row.accepted_wall_ms
             task.reserved = self.journal.reserved(row.row)
-            task.effect_granted = max((one.number for one in rows.effects if one.row == row.row), default=0)
+            task.effect_granted = granted_of([one.number for one in rows.effects if one.row == row.row])
             attempts = [one for one in rows.attempts if one.row == row.row]
             if row.attempt:
                 first = AttemptRow(row.row, row.shard, row.attempt, row.instance_id, row.agent_id, row.generation,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reach.core import effects as fx
-from reach.core.model import Requirement, TaskState
+from reach.core.model import EffectKind, Requirement, TaskState
 from reach.core.restore import restore_task, restore_waiting
 from reach.errors import ErrorClass, Reason
 from tests.core.harness import Shell, ended, named, outcome_of, running
@@ -34,6 +34,23 @@ def test_after_a_restart_what_nobody_claims_runs_again(back):
     else:
         shell.advance_beating(31_000, shell.pool.instances["two"])
     assert (task.attempt, task.instance_id, task.state) == (2, "two", TaskState.DELIVERED)
+
+
+def test_DLV_7_an_effect_of_an_attempt_that_was_given_up_and_came_back_is_not_anothers():
+    """Found by the simulation: its failure is written down, and so is the grant that followed; it runs."""
+    shell, task, one = running("one", effects=EffectKind.IRREVERSIBLE)
+    shell.lose(one)
+    assert (task.state, task.attempt) == (TaskState.PENDING, 1)
+    shell.step(shell.joined("one", running=named(task)))
+    assert (task.state, task.attempt) == (TaskState.RUNNING, 1)
+    shell.ask_effect(task)
+    assert task.effect_granted == 1
+    (task,) = shell.crash_and_load()
+    shell.join("two")
+    shell.advance_beating(20_000, shell.pool.instances["two"])
+    assert task.attempt == 1, "it waits for the one that has the grant"
+    shell.advance_beating(20_000, shell.pool.instances["two"])
+    ended(task, TaskState.DEAD_LETTERED, Reason.OUTCOME_UNKNOWN)
 
 
 def test_retries_are_remembered_over_a_restart():

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from agentreach.v1 import agent_pb2
+from reach.core.effects import Turn
 from tests.rpc.peers import AgentByHand, Stubs, pb, refusal, running, unique
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -230,9 +231,12 @@ async def test_REG_8_registrations_are_kept_and_beats_are_not(tmp_path, monkeypa
         await agent.join("kept", labels={"team": "x"})
         await asyncio.sleep(0.2)
         honest = node.host.committer.submit
-        monkeypatch.setattr(
-            node.host.committer, "submit", lambda turn: (written.append(turn.writes.count()), honest(turn))
-        )
+
+        def submit(turn: Turn) -> None:
+            written.append(turn.writes.count())
+            honest(turn)
+
+        monkeypatch.setattr(node.host.committer, "submit", submit)
         for _ in range(3):
             await agent.send(beats=[{"link": 1, "status": {"ready": True}}])
             await asyncio.sleep(0.05)

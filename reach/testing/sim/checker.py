@@ -186,6 +186,9 @@ class Checker:
 
     def _effect(self, key: TaskKey, number: int) -> None:
         known = self.tasks[key]
+        if number < 0:
+            known.effects.discard(-number)
+            return
         known.effects.add(number)
         if len(known.effects) > 1:
             self.violate("ONE_EFFECT", key, f"the effect was granted to attempts {sorted(known.effects)}")
@@ -255,7 +258,6 @@ class Checker:
         """An attempt has certainly not begun: nobody got it, or an agent refused it. Nor has its effect."""
         known = self.truth(key)
         known.given.discard(attempt)
-        known.effects.discard(attempt)
 
     def acknowledged(self, key: TaskKey, attempt: int, answered: bool) -> None:
         """The server says that the outcome of an attempt is safe. `answered`: the agent had said success."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from reach.core import effects as fx
 from reach.core import events as ev
-from reach.core.model import Task, TaskKey
+from reach.core.model import Fault, Task, TaskKey
 from reach.errors import ReachError
 from reach.runtime.host import Host
 from reach.runtime.idle_pools import IdlePools
@@ -229,10 +229,30 @@ class Server:
         self._looking[looking] = None
         looking.add_done_callback(lambda done: self._looking.pop(done, None))
 
-    def drain(self, tenant: str, instance_id: str, *, undo: bool) -> None:
-        """An operator stops new work for an instance, or allows it again."""
+    def drain(
+        self, tenant: str, instance_id: str, *, undo: bool, then: Callable[[Any], object] = lambda answer: None
+    ) -> None:
+        """An operator stops new work for an instance, or allows it again, and hears of it."""
         try:
             pool, instance = self.reach.instance(tenant, instance_id)
-        except ReachError:
+        except ReachError as error:
+            then(error)
             return
-        self.reach.post(pool, ev.Drained(instance, 5_000, undo, None))
+        self.reach.post(pool, ev.Drained(instance, 5_000, undo, _Answer(then)))
+
+
+class _Answer:
+    """Where the answer to an operator goes (`runtime.agents.Reply`)."""
+
+    __slots__ = ("_then",)
+
+    def __init__(self, then: Callable[[Any], object]) -> None:
+        self._then = then
+
+    def done(self, value: Any) -> None:
+        """It is done."""
+        self._then(value)
+
+    def refused(self, fault: Fault) -> None:
+        """It is refused."""
+        self._then(fault)

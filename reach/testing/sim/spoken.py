@@ -31,7 +31,7 @@ def offered(checker: Checker, story: Story, agent: DialledAgent, offer: attempt_
     checker.offered(key, offer.attempt, agent.name, checkpoint)
     if offer.task.HasField("session") and not joins:
         checker.sessions.offered(key, offer.SerializeToString())
-    for given in offer.inputs:
+    for given in () if joins else offer.inputs:  # who joins may get an answer a moment before it is written down
         checker.questions.given(key, offer.attempt, given.question, given.payload.text)
     if not agent.joins and int(offer.task.effects) == EffectKind.IRREVERSIBLE and not joins:
         checker.granted(key, offer.attempt, agent.name)

@@ -278,13 +278,15 @@ class World:
         if self.server.up:
             self.story.tell("world", "an operator drains {} for a while", agent.name)
             self.server.drain("acme", agent.name, undo=False)
-            self.loop.call_later(self.random.choice((0.5, 8.0)), self._undrain, agent)
+            told: list[Any] = []
+            self.loop.call_later(self.random.choice((0.5, 8.0)), self._undrain, agent, told)
 
-    def _undrain(self, agent: Agent | DialledAgent) -> None:
-        if self.server.up:
-            self.server.drain("acme", agent.name, undo=True)
-        else:
-            self.loop.call_later(1.0, self._undrain, agent)
+    def _undrain(self, agent: Agent | DialledAgent, told: list[Any]) -> None:
+        """Again, until it is told to be done: what is not written down, a crash undoes."""
+        if not told:
+            if self.server.up:
+                self.server.drain("acme", agent.name, undo=True, then=told.append)
+            self.loop.call_later(1.0, self._undrain, agent, told)
 
     def _agent_hangs(self) -> None:
         agent = self.random.choice(self.agents)
