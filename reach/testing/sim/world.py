@@ -137,7 +137,6 @@ class World:
             agent.process.wake()
             self._start_agent(agent)
             agent.manners = Manners(0.0, agent.manners.streams, 0.5, 0.0, 0.0, agent.manners.asks)
-            self.loop.call_later(LOOK_SECONDS, self._undrain, agent)  # what was said before may be lost with a commit
         end = self.loop.now + HEAL_SECONDS
         while not self.checker.violations and self.loop.now < end:
             self.loop.run_until(self.loop.now + LOOK_SECONDS)
