@@ -17,7 +17,7 @@ from agentreach.v1 import attempt_pb2, endpoint_pb2
 from reach.core import events as ev
 from reach.core.effects import Welcome
 from reach.core.endpoint import Endpoint
-from reach.core.model import Fault, Instance, Task, TaskState
+from reach.core.model import FIRST_TERMINAL, Fault, Instance, Task, TaskState
 from reach.core.pool import Pool
 from reach.core.questions import Input
 from reach.errors import ErrorClass, Reason
@@ -177,8 +177,9 @@ class DialledLink:
             self.cancel_there(name)
         for tenant, task_id, attempt, last in self.running if self._endpoint.rejoins else ():
             task = self._pool.tasks.get((tenant, task_id))
-            waits = task is not None and task.state is TaskState.WAITING
-            if (tenant, task_id, attempt) not in unknown and task is not None and task.attempt == attempt and not waits:
+            if (tenant, task_id, attempt) in unknown or task is None or task.attempt != attempt:
+                continue
+            if task.state < FIRST_TERMINAL and task.state is not TaskState.WAITING:  # it may have ended since the hello
                 self._execute(task, "", 0 if (tenant, task_id, attempt) in effect.replay else last)
         self.running = []
 
