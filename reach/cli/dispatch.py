@@ -261,5 +261,6 @@ async def _tell_pending(client: Client, task_id: str, follower: Follower | JsonF
         if info.pending_reason and info.pending_reason != told:
             told = info.pending_reason
             word, _, more = told.partition(": ")
-            meaning = f"{more} (`reach agents list`, `reach route preview`)" if more else _WAITS.get(word, word)
+            kept = f"those that could take it take no work now: {word} (`reach agents list`, `reach agents show ID`)"
+            meaning = f"{more} (`reach agents list`, `reach route preview`)" if more else _WAITS.get(word, kept)
             follower.note(f"waiting: {meaning}")

@@ -51,6 +51,7 @@ _ADVICE: Final = {
     Reason.UNAUTHENTICATED: "Give a key with --api-key or AGENT_REACH_API_KEY; `reach keys create` makes one.",
     Reason.PERMISSION_DENIED: "The key has not the scope for this; `reach keys list` shows what each key may do.",
     Reason.TASK_NOT_FOUND: "`reach tasks list` shows the tasks of this tenant.",
+    Reason.SESSION_NOT_FOUND: "`reach sessions list` shows them; those without activity are forgotten (session.ttl).",
     Reason.AGENT_NOT_FOUND: "`reach agents list` shows the instances of this tenant.",
     Reason.NO_MATCHING_AGENT: "`reach agents list` shows what is registered, `reach route preview` who would take it.",
     Reason.NO_CAPABLE_AGENT: "`reach agents list` shows what is registered, `reach agents show` what each can do.",

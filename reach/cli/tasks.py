@@ -85,7 +85,8 @@ def show(context: click.Context, task_id: str) -> int:
     write_facts(_facts(task))
     if task.attempts:
         write("\n")
-        write_table((">TRY", "INSTANCE", "OFFERED", ">QUEUED", ">TOOK", "<OUTCOME"), map(_attempt, task.attempts))
+        rows = (_attempt(attempt, task) for attempt in task.attempts)
+        write_table((">TRY", "INSTANCE", "OFFERED", ">QUEUED", ">TOOK", "<OUTCOME"), rows)
     if task.HasField("result") and task.result.HasField("output"):
         write(f"\n{_shown(task.result.output)}\n")
     return Exit.OK
@@ -198,6 +199,8 @@ def _facts(task: task_pb2.Task) -> list[tuple[str, str]]:
         ("labels", ", ".join(f"{name}={value}" for name, value in sorted(spec.labels.items()))),
         ("source", spec.source),
         ("parent", spec.parent_task_id),
+        ("related", ", ".join(spec.related_task_ids)),
+        ("webhook", spec.webhook.url),
         ("accepted", moment(task.accepted_at.seconds)),
         ("ended", moment(task.ended_at.seconds) if task.HasField("ended_at") else ""),
         ("took", _took(task)),
@@ -206,12 +209,19 @@ def _facts(task: task_pb2.Task) -> list[tuple[str, str]]:
     ]
 
 
-def _attempt(attempt: task_pb2.Attempt) -> tuple[str, ...]:
+def _attempt(attempt: task_pb2.Attempt, task: task_pb2.Task) -> tuple[str, ...]:
     from reach.cli.messages import seconds
 
     ended = attempt.HasField("ended_at")
     took = span(_seconds(attempt.ended_at) - _seconds(attempt.offered_at)) if ended else ""
-    outcome = _error(attempt.error) if attempt.HasField("error") else "done" if ended else "runs"
+    if attempt.HasField("error"):
+        outcome = _error(attempt.error)
+    elif not ended:
+        outcome = "waits for input" if task.HasField("waiting") else "runs"
+    elif attempt.number == task.result.attempts and task.result.HasField("error"):
+        outcome = _error(task.result.error)  # the task ended with it
+    else:
+        outcome = "done"
     queued = span(seconds(attempt.queued)) if attempt.HasField("queued") else ""
     return str(attempt.number), attempt.instance_id, moment(attempt.offered_at.seconds), queued, took, outcome
 

@@ -98,8 +98,16 @@ class Router(Choosing):
         chosen, looked = self.least_loaded(found, cost, seed) if found else (None, [])
         if chosen is not None:
             return self.verdict(chosen, "overcommit", seed, policy, static, looked, dropped)
-        cause = "no_match" if not static.mask else dropped[-1][0] if dropped and not eligible | then else "capacity"
+        cause = self._missing(eligible | then, dropped) if static.mask else "no_match"
         return self.verdict(None, cause, seed, policy, static, [], dropped)
+
+    def _missing(self, eligible: int, dropped: Dropped) -> str:
+        """What is missing: room, if any of those who could take it works at all; else what most of them are kept from
+        work by."""
+        if eligible & self.admitted():
+            return "capacity"
+        blocked = {reason: (eligible & mask).bit_count() for reason, mask in self._blocked.items() if eligible & mask}
+        return max(blocked, key=blocked.__getitem__) if blocked else dropped[-1][0] if dropped else "capacity"
 
     def _in_order(self, free: int, then: int, seed: int) -> tuple[int, ...]:
         """Those with a free slot, in the order in which they are asked: who starts slowly stands back, but only for

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from reach.core.effects import Events, Noted, Turn
-from reach.core.model import FIRST_TERMINAL, Content, Task
+from reach.core.model import FIRST_TERMINAL, Content, Task, TaskState
 from reach.core.rows import ReserveRow
 
 KEEP_MS = 10_000
@@ -217,6 +217,11 @@ def log_of(task: Task, now_ms: int) -> TaskLog:
         log = task.log = TaskLog()
         if task.sequence > 3:  # without a log: it was loaded, and nothing happened since
             log.fold_whole = False
+            if task.state is TaskState.WAITING:  # readers must hear what is asked; that numbers jump, a gap tells
+                question = task.dialogue.question
+                asks = (task.sequence, task.attempt, task.accepted_wall_ms, Kind.WAITING, question)
+                log.append(asks, size_of(Kind.WAITING, question), now_ms)
+                return log
             resumed = (task.sequence, 0, task.accepted_wall_ms, Kind.RESUMED, task.sequence - 1)
             log.append(resumed, EVENT_OVERHEAD, now_ms)
             return log
@@ -292,9 +297,11 @@ def _next_events(task: Task, log: TaskLog, reader: Reader) -> list[Event]:
 
 
 def _gap(task: Task, log: TaskLog, first: int) -> Event:
-    """Stands for everything from `first` up to now, but for a final event, which is always told itself."""
+    """Stands for everything from `first` up to now, but for an end, or a question that is open: these are always told
+    themselves."""
     latest = log.events[-1]
-    last = latest[0] - 1 if latest[3] == Kind.COMPLETE else latest[0]
+    told = latest[3] == Kind.COMPLETE or (latest[3] == Kind.WAITING and task.state is TaskState.WAITING)
+    last = latest[0] - 1 if told else latest[0]
     if not log.fold_whole:
         last = log.events[0][0] - 1  # no snapshot can stand for what we never had: replay all that is held
         return (last, task.attempt, latest[2], Kind.GAP, Gap(first, last, []))

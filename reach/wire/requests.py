@@ -162,7 +162,6 @@ class TaskReader:
 
         Raises:
             InvalidRequest: INVALID_FIELD, PAYLOAD_TOO_LARGE, VERSION_NOT_SUPPORTED.
-            Internal: NOT_IMPLEMENTED, for what a later version brings.
         """
         if not spec.task_id and new_id is not None:
             spec.task_id = new_id()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from reach.core.decision_record import LAST_LOOK, Record
 from reach.core.history import PastAttempt
 from reach.core.model import Fault, Task, TaskState
+from reach.errors import Reason
 
 GONE = "the reasons were not kept"
 """A volatile task that has ended, or one that an earlier version took in."""
@@ -51,6 +52,9 @@ def _lines(task: Task, decisions: Mapping[int, Record]) -> Iterator[str]:
         yield "it never moved to another instance and failed: look at the request first"
     elif outcome.transfers >= MANY_MOVES:
         yield "it moved often: look at the agents first"
+    if outcome.state is TaskState.DEAD_LETTERED:
+        first = "look whether its effect happened; if not, " if _is_unknown(outcome.fault) else ""
+        yield f"it is kept as a dead letter: {first}`reach dlq requeue {task.task_id}` tries it again"
 
 
 def _now(task: Task, last_look: Record | None) -> Iterator[str]:
@@ -60,6 +64,12 @@ def _now(task: Task, last_look: Record | None) -> Iterator[str]:
             yield f"the last look found nobody under {last_look.policy.name}{_counts(last_look)}"
     else:
         yield f"is {task.state.name}"
+        if task.state is TaskState.WAITING:
+            yield f"its agent asks something: `reach tasks show {task.task_id}` has it, `reach input` answers it"
+
+
+def _is_unknown(fault: Fault | None) -> bool:
+    return fault is not None and fault.reason is Reason.OUTCOME_UNKNOWN
 
 
 def _went(number: int, instance_id: str, record: Record | None) -> str:

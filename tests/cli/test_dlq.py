@@ -31,7 +31,10 @@ def test_DLV_10_dead_letters_are_listed_shown_tried_again_and_removed(on: Comman
     assert "breaks" in out
     assert "AGENT_CRASHED" in out
     assert on("dlq", "list", "--reason", "CANCELLED").out == "None.\n"
-    assert "hello" in on("dlq", "show", "d1").out
+    shown = on("dlq", "show", "d1").out
+    assert "hello" in shown
+    assert "AGENT_CRASHED" in shown.rstrip().splitlines()[-1], "the try that it ended with was not done"
+    assert "`reach dlq requeue d1` tries it again" in on("explain", "d1").out
     tried = on("dlq", "requeue", "d1", "none", "--json")
     assert tried.code == 2
     assert tried.data["refused"]["none"].startswith("TASK_NOT_FOUND")

@@ -6,7 +6,7 @@ from reach.core import events as ev
 from reach.core import questions as q
 from reach.core.effects import Acknowledge, AskJournal, Done, GiveInput, Offer, Refused, RefuseItem, StopAttempt
 from reach.core.model import EffectKind, Task, TaskState
-from reach.core.stream import Interest, Kind
+from reach.core.stream import KEEP_MS, RESERVE, Interest, Kind
 from reach.errors import ErrorClass, Reason
 from tests.core.harness import LONG, Shell, ended, named, of, only, running
 
@@ -297,6 +297,27 @@ def test_DLV_2_a_restart_keeps_the_question_and_the_answers(answered):
     assert (task.state, task.attempt, one.inflight) == (TaskState.RUNNING, 1, 1)
     shell.report(task)
     ended(task, TaskState.SUCCEEDED)
+
+
+def test_STR_2_a_question_that_is_open_is_told_to_every_reader():
+    """One who comes late, or after a restart, must know what is asked: it is never part of a gap."""
+    shell, task, one, _ = asking("one")
+    shell.answer(task, "yes", "i-1")
+    shell.advance_beating(KEEP_MS + 1, one)
+    shell.ask(task, "And this?", name="this")
+    late = shell.read(task)
+    assert shell.kinds(late) == [Kind.GAP, Kind.WAITING]
+    assert shell.numbers(late) == [task.sequence - 1, task.sequence]
+    (task,) = shell.crash_and_load()
+    after = shell.read(task, after=task.sequence - RESERVE + 5)
+    assert shell.kinds(after) == [Kind.GAP, Kind.WAITING]
+    assert shell.seen[after.reference][-1][4].ask.content == "And this?"
+    shell.step(shell.joined("one", running=named(task)))
+    shell.answer(task, "no", "i-2")
+    assert shell.kinds(after)[2:] == [Kind.INPUT_GIVEN]
+    shell.report(task)
+    ended(task, TaskState.SUCCEEDED)
+    assert shell.numbers(after) == sorted(set(shell.numbers(after)))
 
 
 def test_DLV_2_after_a_restart_a_waiting_task_whose_instance_stays_away_moves():

@@ -116,6 +116,21 @@ def test_overcommit_only_when_nobody_has_a_free_slot_and_never_beyond_the_limit(
     assert router.pick(ANY, (), 1, 1).cause == "capacity"
 
 
+def test_RTE_13_who_is_kept_from_work_is_not_said_to_be_full():
+    """What a waiting task says must lead to what is wrong: room is missing only where somebody works."""
+    one, two = instance_of("one", 1), instance_of("two", 1, inflight=1)
+    router = router_of(one, two)
+    one.blocked_by = "draining"
+    router.place(one)
+    assert router.pick(ANY, (), 1, 1).cause == "capacity", "two works, and is full"
+    two.blocked_by = "no_link"
+    router.place(two)
+    assert router.pick(ANY, (), 1, 1).cause in ("draining", "no_link")
+    one.blocked_by = "no_link"
+    router.place(one)
+    assert router.pick(ANY, (), 1, 1).cause == "no_link"
+
+
 def test_the_least_loaded_is_overfilled_first():
     router = router_of(instance_of("a", 10, inflight=12), instance_of("b", 10, inflight=10), overcommit=1.5)
     assert pick(router) == "b"

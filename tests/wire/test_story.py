@@ -32,3 +32,12 @@ def test_OBS_5_each_attempt_that_failed_is_told():
         "attempt 1 ended after 5 ms: INSTANCE_LOST: its stream ended"
     ]
     assert story[-1] == "ended SUCCEEDED after 2 attempts and 1 move, 0 ms waiting, 7 ms running"
+
+
+def test_OBS_5_a_dead_letter_says_what_to_do_with_it():
+    crashed = Fault(ErrorClass.INTERNAL, Reason.AGENT_CRASHED, "a bug")
+    story = story_of(ended(TaskState.DEAD_LETTERED, 1, {1: crashed}, crashed), {})
+    assert story[-1] == "it is kept as a dead letter: `reach dlq requeue t1` tries it again"
+    unknown = Fault(ErrorClass.INTERNAL, Reason.OUTCOME_UNKNOWN, "lost")
+    story = story_of(ended(TaskState.DEAD_LETTERED, 1, {1: unknown}, unknown), {})
+    assert "look whether its effect happened" in story[-1]
