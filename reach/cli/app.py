@@ -59,6 +59,14 @@ def reach() -> None:
       reach agents echo --stream 5                    run an agent to try things with
       reach dispatch --agent echo "hello"             give it a task
 
+    \b
+    When something is wrong:
+      reach agents list                               who takes work, and if not, why not
+      reach tasks list --state pending --since 1h     what waits, and for what
+      reach explain TASK                              what happened to one, and what to do
+      reach tail                                      what happens now
+      reach dlq list                                  what was given up
+
     The options below may be given behind the command too.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from reach.cli.app import reach
 from reach.config import load
 from reach.telemetry.metrics import ALERTS
+from reach.wire.webhooks import headers_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -92,6 +94,15 @@ def test_configurations_of_the_pages_can_be_used(page: str, tmp_path: Path) -> N
         file = tmp_path / f"{number}.yaml"
         file.write_text(body.replace("/etc/agentreach/", f"{tmp_path}/"))
         assert load(file, {}) != load(None, {})
+
+
+def test_what_concepts_says_of_signatures_finds_ours() -> None:
+    (body,) = re.findall(r"^```python\n(.*?)^```$", text_of("docs/concepts.md"), re.MULTILINE | re.DOTALL)
+    page: dict[str, Any] = {}
+    exec(body, page)
+    headers = headers_of("d-1", b"hush", 1_700_000_000_000, b"{}")
+    assert page["is_ours"](headers, b"{}", b"hush")
+    assert not page["is_ours"](headers, b"{ }", b"hush")
 
 
 def test_every_decision_has_a_number_of_its_own_and_is_in_the_list() -> None:
