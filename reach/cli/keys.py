@@ -29,7 +29,8 @@ _SCOPES: Final = ("agent", "caller", "reader", "operator")
 def keys() -> None:
     """Make, list, end and renew API keys, for a server with `--auth keys`.
 
-    Scopes: `agent` joins and works, `caller` gives tasks, `reader` looks, `operator` drains and manages keys.
+    Scopes: `agent` joins and works, `caller` gives tasks, `reader` looks, `operator`
+    looks, drains, cancels, and manages dead letters, sessions and keys.
     """
 
 

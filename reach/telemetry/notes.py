@@ -80,7 +80,9 @@ class TelemetryNotes:
                 self.tracing.attempt_ended(note.task.key, note.task.attempt, outcome, note.reason)
         elif note.kind == "dead_letter":
             self.metrics.dead_lettered(Reason[note.reason])
-            _repeated.error(f"dead_letter:{note.reason}", "a task was given up", reason=note.reason)
+            tenant, task_id = (note.task.tenant, note.task.task_id) if note.task is not None else ("", "")
+            _repeated.error(f"dead_letter:{note.reason}", "a task was given up", reason=note.reason,
+                            tenant=tenant, task=task_id)  # fmt: skip
         elif note.kind == "gap":
             self.metrics.gapped()
         elif note.kind in ALERTS:

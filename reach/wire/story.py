@@ -44,7 +44,7 @@ def _lines(task: Task, decisions: Mapping[int, Record]) -> Iterator[str]:
         yield from _now(task, decisions.get(LAST_LOOK))
         return
     outcome = task.outcome
-    took = f"{outcome.queued_ms} ms waiting, {outcome.ran_ms} ms running"
+    took = f"{_span(outcome.queued_ms)} waiting, {_span(outcome.ran_ms)} running"
     why = f": {_told(outcome.fault)}" if outcome.fault is not None else ""
     tries = f"{_count(outcome.attempts, 'attempt')} and {_count(outcome.transfers, 'move')}"
     yield f"ended {outcome.state.name} after {tries}, {took}{why}"
@@ -95,8 +95,12 @@ def _counts(record: Record) -> str:
 
 def _ended(past: PastAttempt) -> str:
     took = past.ended_wall_ms - past.offered_wall_ms if past.ended_wall_ms and past.offered_wall_ms else None
-    after = f" after {took} ms" if took is not None else ""
+    after = f" after {_span(took)}" if took is not None else ""
     return f"attempt {past.number} ended{after}: {_told(past.fault)}"
+
+
+def _span(ms: int) -> str:
+    return f"{ms} ms" if ms < 1_000 else f"{ms / 1_000:.1f} s"
 
 
 def _count(number: int, noun: str) -> str:

@@ -26,7 +26,7 @@ def _total(node: Node, name: str, **labels: str) -> float:
     return found
 
 
-async def test_OBS_2_each_counter_is_fed_by_what_happens(tmp_path: Path) -> None:
+async def test_OBS_2_each_counter_is_fed_by_what_happens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     node = Node(Config(server=Server(port=0, admin_port=0), storage=Storage(type="sqlite", path=str(tmp_path))))
     await node.start()
     address = f"127.0.0.1:{node.port}"
@@ -55,6 +55,8 @@ async def test_OBS_2_each_counter_is_fed_by_what_happens(tmp_path: Path) -> None
         assert _total(node, "agentreach_router_delivery_total", outcome="succeeded") == 2
         assert _total(node, "agentreach_router_retry_total", reason="AGENT_UNAVAILABLE") == 1
         assert _total(node, "agentreach_router_dead_letter_total", reason="AGENT_CRASHED") == 1
+        given_up = [record for record in caplog.records if record.getMessage() == "a task was given up"]
+        assert [vars(record)["task"] for record in given_up] in ([], [results[1].task_id]), "one in 10 s, with its task"
         assert _total(node, "agentreach_router_transfer_total") == 1
         assert _total(node, "agentreach_task_duration_seconds_count") == 3
         assert _total(node, "agentreach_store_commit_total") >= 6

@@ -34,6 +34,13 @@ def test_OBS_5_each_attempt_that_failed_is_told():
     assert story[-1] == "ended SUCCEEDED after 2 attempts and 1 move, 0 ms waiting, 7 ms running"
 
 
+def test_OBS_5_long_times_are_told_in_seconds():
+    task = ended(TaskState.SUCCEEDED, 1, {1: None})
+    assert task.outcome is not None
+    task.outcome.ran_ms = 70_520
+    assert story_of(task, {})[-1].endswith("0 ms waiting, 70.5 s running")
+
+
 def test_OBS_5_a_dead_letter_says_what_to_do_with_it():
     crashed = Fault(ErrorClass.INTERNAL, Reason.AGENT_CRASHED, "a bug")
     story = story_of(ended(TaskState.DEAD_LETTERED, 1, {1: crashed}, crashed), {})
