@@ -94,7 +94,7 @@ class SqliteDedupe:
     """A store in one file, for the instances of one host. Not for network file systems.
 
     Args:
-        path: The file; made if it is not there.
+        path: The file; made if it is not there, for its owner alone: it holds answers.
         retention: Seconds that outcomes are kept.
         most_tasks: Outcomes that are kept, the latest ones.
         most_bytes: What they may take.
@@ -116,6 +116,7 @@ class SqliteDedupe:
         self._clock = clock
         self._lock = threading.Lock()
         self._begun = 0
+        Path(path).touch(0o600)
         self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         self._db.execute("pragma journal_mode = wal").fetchall()
         self._db.execute("pragma synchronous = normal").fetchall()

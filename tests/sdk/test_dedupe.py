@@ -109,6 +109,15 @@ def test_DLV_3_of_many_that_begin_at_once_one_has_it(tmp_path):
     assert sum(one.standing is Standing.YOURS for one in found) == 50
 
 
+def test_what_was_answered_is_for_the_owner_of_the_file_alone(tmp_path):
+    shared = store(tmp_path)
+    shared.begin(KEY, 1, "one")
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        SqliteDedupe(tmp_path / "nowhere" / "done.db")
+    shared.close()
+
+
 class Worker:
     """An agent with a store, and how often its handler ran."""
 
