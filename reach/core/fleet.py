@@ -198,6 +198,8 @@ class Fleet:
         if state is None:
             return task.state is TaskState.WAITING
         self.pool.delivery.unqueue(task)
+        if task.history and task.history[-1].number == attempt:  # so it was not lost: connections that break by the
+            task.history.pop()  # dozen in a long attempt must not look like a task that kills its agents
         if task.instance is not instance:
             self.pool.delivery.release(task)
             task.instance = instance

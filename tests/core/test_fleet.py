@@ -285,3 +285,16 @@ def test_draining_finishes_what_runs_and_takes_nothing_new_until_it_is_undone():
     sends = shell.step(ev.Drained(one, 0, True, "reply"))
     assert of(sends, DrainLink) == []
     assert waits.instance is one
+
+
+def test_DLV_5_an_attempt_whose_agent_comes_back_each_time_was_never_lost():
+    """Its connection breaks more often than a task may lose its agent: nothing is buried, and it ends once."""
+    shell, task, one = running("one")
+    for _ in range(3 * LOST_MOVES):
+        shell.lose(one)
+        assert (task.state, task.attempt) == (TaskState.PENDING, 1)
+        shell.step(shell.joined("one", running=named(task)))
+        assert (task.state, task.attempt) == (TaskState.RUNNING, 1)
+    assert not task.history
+    shell.report(task, "done")
+    ended(task, TaskState.SUCCEEDED)
