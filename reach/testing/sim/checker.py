@@ -115,6 +115,10 @@ class Checker:
         """A caller is about to bring a task."""
         self.truth(key).volatile = volatile
 
+    def keys_of(self, rows: list[OutcomeRow]) -> list[TaskKey]:
+        """Whose rows these are."""
+        return [self._rows[row.row] for row in rows if row.row in self._rows]
+
     # -- the journal --------------------------------------------------------------------------------------------------
 
     def durable(self, writes: Writes, taken: list[int]) -> None:

@@ -35,6 +35,7 @@ class FaultyJournal(MemoryJournal):
         self._checker.durable(writes, taken)
         if self.unknown and self._random.random() < self.unknown:
             self._story.tell("journal", "makes a commit and says that it does not know")
+            self._checker.sessions.unsure(writes)
             raise StoreUnavailable("the connection broke while the commit ran")
         return taken
 
