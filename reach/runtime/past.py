@@ -102,8 +102,10 @@ class Past:
                 question.reply.done((self.task_of(found), True))
             else:
                 question.reply.refused(known or wrong_state(f"task {question.task_id!r} has ended"))
-        elif found is None or found.outcome is None:
+        elif found is None:
             question.reply.refused(not_found(question.task_id))
+        elif found.outcome is None:
+            question.reply.refused(moving(question.task_id))
         else:
             question.reply.done(self.task_of(found))
 
@@ -161,8 +163,7 @@ class Past:
             fault = Fault(ErrorClass.INVALID_REQUEST, Reason.TASK_ID_REUSED, message, {"task_id": task_id})
             sink.refused(reader, fault)
         elif found.outcome is None:
-            message = f"task {task_id!r} is just now changing hands"
-            sink.refused(reader, Fault(ErrorClass.UNAVAILABLE, Reason.OWNER_UNAVAILABLE, message, None, 200))
+            sink.refused(reader, moving(task_id))
         else:
             self._tell_ended(reader, self.task_of(found), spec is not None)
 
@@ -247,6 +248,12 @@ def _last_events(after: int, outcome: Outcome) -> list[tuple[int, int, int, int,
         events.append((last, outcome.attempts, outcome.ended_wall_ms, Kind.GAP, gap))
     events.append((outcome.sequence, outcome.attempts, outcome.ended_wall_ms, Kind.COMPLETE, outcome))
     return events
+
+
+def moving(task_id: str) -> Fault:
+    """The answer about a task that has left one pool and is not in the next one yet."""
+    message = f"task {task_id!r} is just now changing hands"
+    return Fault(ErrorClass.UNAVAILABLE, Reason.OWNER_UNAVAILABLE, message, None, 200)
 
 
 def not_found(task_id: str) -> Fault:

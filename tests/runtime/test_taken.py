@@ -96,7 +96,7 @@ async def test_DLV_1_a_cancel_that_comes_before_the_task_does_not_end_it():
     shell.cancel("t", "too early")
     reader = shell.submit("t", Interest.EVENTS, capability="sing")
     await shell.settle()
-    assert ("refused", Reason.TASK_NOT_FOUND) in [(what, detail) for _, what, detail in shell.said]
+    assert ("refused", Reason.OWNER_UNAVAILABLE) in [(what, detail) for _, what, detail in shell.said], "ask again"
     assert shell.heard(reader) == [("accepted", False), ("events", [(1, "ACCEPTED", None)])]
     await shell.stop()
 
@@ -158,3 +158,16 @@ async def test_DLV_1_an_answer_that_was_taken_is_known_while_the_task_is_submitt
     shell.reach.send_input(TENANT, "t", given._replace(input_id="in-2"), "", reply)
     await shell.settle()
     assert answers == [True, Reason.WRONG_STATE]
+
+
+async def test_DLV_11_a_cancel_that_meets_a_task_between_two_pools_is_asked_again():
+    """Found by the simulation: there was said to be no such task."""
+    shell = Shell()
+    shell.submit("t", Interest.ACCEPTANCE)
+    await shell.settle()
+    task = shell.host.tasks.pop(("acme", "t"))
+    task.pool.tasks.pop(task.key, None)
+    shell.cancel("t", "now")
+    await shell.settle()
+    assert shell.said[-1][1:] == ("refused", Reason.OWNER_UNAVAILABLE)
+    await shell.stop()
