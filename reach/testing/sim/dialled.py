@@ -112,7 +112,7 @@ class DialledAgent(Attempts):
         if self.leaving:
             return
         self._registration += 1
-        number, boot = self._registration, self.boot
+        number, boot, process = self._registration, self.boot, self.process
         self._asked_at = self.world.loop.now
         registration = agent_pb2.Registration(
             agent_id=self._type, agent_type=self._type, instance_id=self.name, boot_id=boot,
@@ -146,7 +146,7 @@ class DialledAgent(Attempts):
             if number == self._registration:
                 later()
 
-        sent = self.world.unary.ask(lambda server: unary.register(server, TENANT, agent_type, joining, reply))
+        sent = self.world.unary.ask(lambda server: unary.register(server, TENANT, agent_type, joining, process, reply))
         reply = self.world.unary.back_to(self.process, answered)
         if sent:
             self.process.call_later(REGISTER_S, late)

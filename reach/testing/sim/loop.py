@@ -166,11 +166,15 @@ class Process:
     def create_task(self, work: Coroutine[Any, Any, Any], *, name: str | None = None) -> asyncio.Task[Any]:
         """A coroutine that ends with the process."""
         task = self._loop.create_task(work, name=name)
+        self.ends(task)
+        return task
+
+    def ends(self, task: asyncio.Task[Any]) -> None:
+        """A coroutine, of another process too, ends with this one: who called is gone."""
         self._coroutines[task] = None
         task.add_done_callback(lambda done: self._coroutines.pop(done, None))
         if self.dead:
             task.cancel()
-        return task
 
     def time(self) -> float:
         """See VirtualLoop."""

@@ -79,8 +79,8 @@ def report(
     server.reach.post(pool, event)
 
 
-def register(server: Server, tenant: str, agent_type: str, joining: ev.Joining, reply: Reply) -> None:
-    """Register, of an agent that wants to be dialled."""
+def register(server: Server, tenant: str, agent_type: str, joining: ev.Joining, caller: Process, reply: Reply) -> None:
+    """Register, of an agent that wants to be dialled. Its call ends with its process."""
 
     async def join() -> None:
         try:
@@ -90,7 +90,7 @@ def register(server: Server, tenant: str, agent_type: str, joining: ev.Joining, 
         else:
             reply(None)
 
-    server.process.create_task(join())
+    caller.ends(server.process.create_task(join()))
 
 
 def beat(server: Server, tenant: str, instance_id: str, boot: str, status: dict[str, Any]) -> None:
