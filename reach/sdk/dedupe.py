@@ -17,6 +17,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from reach.errors import InvalidRequest
+
 LEASE_S: Final = 15.0
 """How long an owner is believed to live after it last said so."""
 BUSY_S: Final = 5.0
@@ -99,6 +101,9 @@ class SqliteDedupe:
         most_tasks: Outcomes that are kept, the latest ones.
         most_bytes: What they may take.
         clock: Seconds since the epoch.
+
+    Raises:
+        InvalidRequest: The file cannot be opened, such as for want of its folder, or is something else.
     """
 
     def __init__(
@@ -116,11 +121,14 @@ class SqliteDedupe:
         self._clock = clock
         self._lock = threading.Lock()
         self._begun = 0
-        Path(path).touch(0o600)
-        self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        self._db.execute("pragma journal_mode = wal").fetchall()
-        self._db.execute("pragma synchronous = normal").fetchall()
-        self._db.executescript(_SCHEMA)
+        try:
+            Path(path).touch(0o600)
+            self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            self._db.execute("pragma journal_mode = wal").fetchall()
+            self._db.execute("pragma synchronous = normal").fetchall()
+            self._db.executescript(_SCHEMA)
+        except (sqlite3.Error, OSError) as error:
+            raise InvalidRequest(f"{path} cannot be the store of what was done: {error}") from error
 
     def begin(self, key: tuple[str, str], token: int, owner: str) -> Found:
         """See `DedupeStore`."""

@@ -48,7 +48,9 @@ class Notes:
 
     @staticmethod
     def check_checkpoint(data: bytes) -> None:
-        """Raises InvalidRequest if a checkpoint is too large. For any thread."""
+        """Raises InvalidRequest if a checkpoint is too large, TypeError if it is none. For any thread."""
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise TypeError(f"a checkpoint is bytes, not {type(data).__name__}: encode() makes them of text")
         checked_size(len(data), CHECKPOINT_LIMIT, "the checkpoint")
 
     def forget(self, attempt: Attempt) -> None:

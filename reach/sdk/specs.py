@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypedDict
 
 from agentreach.v1 import task_pb2
@@ -194,9 +194,9 @@ def _texts(name: str, value: Any) -> list[str]:
     return texts
 
 
-def _session(fields: Fields, value: SessionKey | tuple[str, ...]) -> None:
+def _session(fields: Fields, value: SessionKey | Sequence[str]) -> None:
     parts = (value.app_id, value.user_id, value.session_id) if isinstance(value, SessionKey) else tuple(value)
-    if len(parts) != 3 or not all(parts):
+    if isinstance(value, str) or len(parts) != 3 or not all(parts):
         raise InvalidRequest("a session is (app_id, user_id, session_id), three texts that are not empty")
     fields["session"] = {"app_id": parts[0], "user_id": parts[1], "session_id": parts[2]}
 
@@ -245,6 +245,8 @@ def _trace(fields: Fields, value: str) -> None:
 
 def _webhook(fields: Fields, value: str | Mapping[str, str]) -> None:
     if value:
+        if not isinstance(value, (str, Mapping)):
+            raise InvalidRequest(f"a webhook is a URL, or a dict with `url` and `secret_name`, not {value!r}")
         fields["webhook"] = {"url": value} if isinstance(value, str) else dict(value)
 
 
@@ -262,6 +264,8 @@ def _timeout(name: str) -> Callable[[Fields, Any], None]:
 
 def _budget(fields: Fields, value: Budget | None) -> None:
     if value is not None:
+        if not isinstance(value, Budget):
+            raise InvalidRequest(f"a budget is a Budget(tokens=…, money_micros=…, max_hops=…), not {value!r}")
         fields["budget"] = value.fields()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Generator, Mapping
+from collections.abc import Awaitable, Coroutine, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -216,7 +216,9 @@ class Task:
         self._attempts.effects.begin_in_thread(self._attempt, name)
         return _Done()
 
-    async def ask(self, prompt: Any, *, auth: bool = False, name: str = "", timeout: float | None = None) -> Input:
+    def ask(
+        self, prompt: Any, *, auth: bool = False, name: str = "", timeout: float | None = None
+    ) -> Coroutine[Any, Any, Input]:
         """Asks the caller and waits for the answer; meanwhile the task takes no slot and its time stands still.
 
         Args:
@@ -233,7 +235,7 @@ class Task:
         """
         if not self._attempts.on_loop():
             raise not_here("task.ask_blocking(...), which waits in its thread")
-        return await self._asks().ask(prompt, auth, name, timeout)
+        return self._asks().ask(prompt, auth, name, timeout)
 
     def ask_blocking(self, prompt: Any, *, auth: bool = False, name: str = "", timeout: float | None = None) -> Input:
         """`ask` for handlers that run in a thread."""

@@ -124,6 +124,19 @@ async def test_payloads(server, client, payload, text, data, media_type):
     await sent
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"session": "abc"}, "a session is"),
+        ({"budget": 5}, "a budget is"),
+        ({"webhook": 5}, "a webhook is"),
+    ],
+)
+async def test_options_of_the_wrong_kind_are_refused_with_what_they_are(client, options, said):
+    with pytest.raises(InvalidRequest, match=said):
+        await client.send("m", "x", **options)
+
+
 async def test_payloads_that_have_no_form(client):
     with pytest.raises(InvalidRequest, match="object"):
         await client.send("m", object())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reach import Agent, Client, SqliteDedupe, Task
+from reach import Agent, Client, InvalidRequest, SqliteDedupe, Task
 from reach.sdk import once
 from reach.sdk.dedupe import LEASE_S, SWEEP_EVERY, Found, Standing
 from tests.rpc.peers import running
@@ -28,6 +28,14 @@ class Clock:
 
 def store(tmp_path: Path, clock: Clock | None = None, **limits: Any) -> SqliteDedupe:
     return SqliteDedupe(tmp_path / "done.db", clock=clock or Clock(), **limits)
+
+
+def test_DLV_3_a_store_that_cannot_be_opened_is_named(tmp_path):
+    with pytest.raises(InvalidRequest, match=r"gone.done\.db cannot be the store"):
+        SqliteDedupe(tmp_path / "gone" / "done.db")
+    (tmp_path / "text").write_text("no database " * 100)
+    with pytest.raises(InvalidRequest, match="text cannot be the store"):
+        SqliteDedupe(tmp_path / "text")
 
 
 def test_DLV_3_what_is_done_is_told_and_what_is_being_done_is_not_begun_twice(tmp_path):

@@ -368,9 +368,13 @@ async def test_progress_and_checkpoints(server, threaded):
         task.save_checkpoint(b"state")
         with pytest.raises(InvalidRequest):
             task.save_checkpoint(b"x" * ((256 << 10) + 1))
+        with pytest.raises(TypeError, match="a checkpoint is bytes, not str"):
+            task.save_checkpoint("state")
 
     def plain(task):
         say(task)
+        with pytest.raises(InvalidRequest, match="ask_blocking"):
+            task.ask("May I?")  # says so at once: in a thread nobody awaits it
         seen.wait(10)
 
     async def coroutine(task):
