@@ -121,7 +121,7 @@ def test_what_was_answered_is_for_the_owner_of_the_file_alone(tmp_path):
     shared = store(tmp_path)
     shared.begin(KEY, 1, "one")
     assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
-    with pytest.raises(FileNotFoundError, match="nowhere"):
+    with pytest.raises(InvalidRequest, match="nowhere"):
         SqliteDedupe(tmp_path / "nowhere" / "done.db")
     shared.close()
 
