@@ -58,9 +58,7 @@ OPTIONAL: tuple[Literal["weight", "priority", "max_concurrency", "max_sessions",
 
 
 def read_registration(registration: agent_pb2.Registration, *, stored: bool = False) -> tuple[str, ev.Joining]:
-    """(agent_type, what joins), from what an agent says.
-
-    The registration gets its instance id and type where it has none.
+    """(agent_type, what joins), from what an agent says, which gets an instance id and a type where it has none.
 
     Args:
         registration: What the agent says.
