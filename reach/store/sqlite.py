@@ -108,12 +108,14 @@ class SqliteJournal:
             "secure_delete = fast",
         ):
             db.execute(f"pragma {setting}").fetchall()
-        for number, statements in MIGRATIONS:
-            if number > version:
-                db.executescript(
-                    f"begin immediate; {statements} pragma application_id = {APPLICATION_ID};"
-                    f" insert into migration values ({number}, cast(strftime('%s', 'now') as integer)); commit;"
-                )
+        steps = [
+            f"{statements} insert into migration values ({number}, cast(strftime('%s', 'now') as integer));"
+            for number, statements in MIGRATIONS
+            if number > version
+        ]
+        if steps:
+            identity = f"pragma application_id = {APPLICATION_ID};"
+            db.executescript(f"begin immediate; {' '.join(steps)} {identity} commit;")
         self._reader = sqlite3.connect(
             f"{path.resolve().as_uri()}?mode=ro",
             uri=True,
