@@ -1,7 +1,7 @@
 """The schema of the SQLite journal, version by version.
 
-Each step is `(version, statements)`; a step that was released is never changed, only followed by another. Steps that are
-due run in one transaction, together with their lines in `migration`.
+Each step is `(version, statements)`; a step that was released is never changed, only followed by another. Steps that
+are due run in one transaction, together with their lines in `migration`.
 """
 
 from __future__ import annotations
