@@ -223,7 +223,7 @@ class Execution:
             self._tell(Fault(ErrorClass.INTERNAL, Reason.PROTOCOL_VIOLATION, message))
         elif broken:
             details = bounded_text(failure.details() or "", 256)
-            if details.startswith("failed to connect"):
+            if not self.heard and details.startswith("failed to connect"):
                 self._tell_unbegun(None, details)
             self.link.lost(details)
         else:

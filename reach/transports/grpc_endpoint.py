@@ -185,15 +185,16 @@ class DialledLink:
 
     def offer(self, task: Task, instance: Instance, traceparent: str, context: bytes = b"") -> None:
         """See AgentLink."""
-        self._execute(task, traceparent, 0, context)
+        self._execute(task, traceparent, 0, context, begun=False)
 
-    def _execute(self, task: Task, traceparent: str, last: int, context: bytes = b"") -> None:
+    def _execute(self, task: Task, traceparent: str, last: int, context: bytes = b"", *, begun: bool = True) -> None:
         if self._gone or (*task.key, task.attempt) in self._executions:
             return
         request = endpoint_pb2.ExecuteRequest(offer=offer_of(task, self.tenant, traceparent, context))
         limit = task.start_to_close_ms
         timeout_s = limit / 1_000 + DEADLINE_MARGIN_S if limit is not None else None
         execution = Execution(self, task.tenant, task.task_id, task.attempt, last)
+        execution.heard = begun  # who joins an attempt, and is refused, knows nothing of what has begun there
         self._executions[execution.name] = execution
         self._own(execution.run(request.SerializeToString(), timeout_s))
 

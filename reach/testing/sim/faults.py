@@ -89,7 +89,7 @@ class Dice:
         self.effects = rate(0.0, 0.1, 0.5)
         self.volatile = rate(0.0, 0.1, 0.5)
         self.webhooks = rate(0.0, 0.3, 0.8)
-        self.dialled = rate(0.0, 0.4, 1.0)
+        self.dialled = rate(0.0, 0.0, 0.4, 1.0)
         """Share of agents that are dialled."""
         self.sessions = rate(0.0, 0.3, 0.8)
         self.unary = rate(0.0, 0.0, 0.3)
