@@ -173,20 +173,24 @@ class LinkEnded:
 class Left:
     """An instance deregistered, or said goodbye."""
 
-    __slots__ = ("instance", "reply")
+    __slots__ = ("generation", "instance", "reply")
 
     def __init__(self, instance: Instance, reply: Any = None) -> None:
         self.instance = instance
+        self.generation = instance.generation
+        """Of the process that goes: one that comes in the same turn stays."""
         self.reply = reply
 
 
 class Beat:
     """A sign of life with a status; on a stream, with the frames that went down it and the last one that arrived."""
 
-    __slots__ = ("echoed", "instance", "sent", "status")
+    __slots__ = ("echoed", "generation", "instance", "sent", "status")
 
     def __init__(self, instance: Instance, status: dict[str, Any], sent: int = 0, echoed: int = 0) -> None:
         self.instance = instance
+        self.generation = instance.generation
+        """Of the process that says so: one that comes in the same turn has not said it."""
         self.status = status
         self.sent = sent
         """Number of the last frame that we sent; 0 where frames are not counted."""

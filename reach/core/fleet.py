@@ -250,8 +250,9 @@ class Fleet:
     def leave(self, event: Left, turn: Turn) -> None:
         """An instance deregisters: its attempts move, its record goes."""
         instance = event.instance
-        self._lose(instance, "it deregistered", turn)
-        self.remove(instance, turn)
+        if event.generation == instance.generation:
+            self._lose(instance, "it deregistered", turn)
+            self.remove(instance, turn)
         if event.reply is not None:
             turn.sends.append(Done(event.reply))
 

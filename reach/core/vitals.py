@@ -35,8 +35,8 @@ class Vitals:
     def beat(self, event: Beat, turn: Turn) -> None:
         """A beat: proof of life, and a status."""
         instance = event.instance
-        if instance.bit < 0:
-            return  # it has left; what it still says proves nothing
+        if instance.bit < 0 or event.generation != instance.generation:
+            return  # it has left, or another one is there; what it still says proves nothing
         before = instance.foreign, instance.max_concurrency, instance.availability
         self._heard(instance, turn)
         if event.status:

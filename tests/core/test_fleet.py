@@ -298,3 +298,15 @@ def test_DLV_5_an_attempt_whose_agent_comes_back_each_time_was_never_lost():
     assert not task.history
     shell.report(task, "done")
     ended(task, TaskState.SUCCEEDED)
+
+
+def test_REG_2_what_a_process_said_before_another_came_is_not_said_by_that_one():
+    """Both are stepped together: its last beat and its goodbye are behind the registration of the next."""
+    shell = Shell()
+    one = shell.join()
+    beat, left = ev.Beat(one, {"availability": Availability.DRAINING}), ev.Left(one)
+    shell.step(shell.joined("one", "b2"), beat, left)
+    now = shell.pool.instances["one"]
+    assert (now.boot_id, now.availability, now.blocked_by) == ("b2", Availability.READY, "")
+    shell.step(ev.Left(now))
+    assert "one" not in shell.pool.instances

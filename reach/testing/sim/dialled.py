@@ -80,12 +80,11 @@ class DialledAgent(Attempts):
             return
         self.tell("leaves")
         self.leaving = True
-        status = {"availability": Availability.DRAINING}
-        self.world.unary.ask(lambda server: unary.beat(server, TENANT, self.name, self.boot, status))
+        status, boot = {"availability": Availability.DRAINING}, self.boot
+        self.world.unary.ask(lambda server: unary.beat(server, TENANT, self.name, boot, status))
         for run in list(self.running.values()):
             self.conclude(run, Outcome(run.key, run.attempt, ("released", "the agent leaves")))
             run.cancelled = True
-        boot = self.boot
         self.process.call_later(
             0.6, self.world.unary.ask, lambda server: unary.deregister(server, TENANT, self.name, boot)
         )
