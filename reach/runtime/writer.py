@@ -28,6 +28,9 @@ STOP_SECONDS = 10.0
 HERE_ROWS: Final = 40
 """Rows of a commit that may run on the loop: a frame of the callers, and some. More at once are better off in the
 thread, where they gather while others are written: 12.8 thousand tasks a second there, 8.2 here, with 500 in flight."""
+FEW_ROWS = 8
+"""Fewer rows had better gather in the thread, where one sync does for all that come while the last one runs: 64 unary
+calls in flight made 800 tasks a second on the loop, 1,360 by way of the thread."""
 HERE_BYTES: Final = 64 << 10
 """Bytes of such a commit."""
 SLOW_MS: Final = 5.0
@@ -107,7 +110,7 @@ class ThreadWriter:
 
     def here(self, rows: int, size_bytes: Callable[[], int]) -> bool:
         """See Writer."""
-        if rows > HERE_ROWS or self._put != self._done or size_bytes() > HERE_BYTES:
+        if not FEW_ROWS <= rows <= HERE_ROWS or self._put != self._done or size_bytes() > HERE_BYTES:
             return False
         if self._away_until and self.now() < self._away_until:
             return False
@@ -120,7 +123,7 @@ class ThreadWriter:
 
     def took(self, ms: float, rows: int, *, here: bool) -> None:
         """See Writer."""
-        if rows > HERE_ROWS:
+        if not FEW_ROWS <= rows <= HERE_ROWS:
             return
         counted = min(ms, 2 * SLOW_MS)
         if not here:

@@ -6,8 +6,11 @@ import asyncio
 import threading
 from typing import Any
 
+import pytest
+
 from reach.core.effects import Turn, then
 from reach.core.rows import CheckpointRow, ReserveRow, Writes
+from reach.runtime import writer as writer_module
 from reach.runtime.committer import Committer
 from reach.runtime.writer import (
     AWAY_SECONDS,
@@ -20,6 +23,12 @@ from reach.runtime.writer import (
     ThreadWriter,
 )
 from reach.store.base import StoreBroken, StoreError, StoreFull
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here one row is enough for the loop; `test_few_rows_gather_in_the_thread` is about the true bound."""
+    monkeypatch.setattr(writer_module, "FEW_ROWS", 1)
 
 
 class SlowJournal:
@@ -316,3 +325,12 @@ def test_the_thread_is_free_when_it_tells_of_its_work() -> None:
     writer.put(lambda: None, lambda _: told.append(writer.here(1, Writes().size_bytes)))
     writer.stop()
     assert told == [True]
+
+
+def test_few_rows_gather_in_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PRF-3: many that come one by one share their syncs there."""
+    monkeypatch.setattr(writer_module, "FEW_ROWS", 8)
+    writer = ThreadWriter()
+    size = Writes().size_bytes
+    assert [writer.here(rows, size) for rows in (1, 7, 8, HERE_ROWS)] == [False, False, True, True]
+    writer.stop()
