@@ -74,9 +74,9 @@ EXIT_BROKEN_STORE = 70
 ConfigFile = tuple[Path, Callable[[], Config]]
 """A file of the configuration, and what reads it again."""
 CLOSE_SECONDS = 2.0
+"""What is left of the drain time to end streams and close the store."""
 CLASSIFIER_SECONDS = 8.0
 """How long a model's answer is waited for beyond the task that asked: it is there for the next one."""
-"""What is left of the drain time to end streams and close the store."""
 
 
 class Node:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reach.core.dialogue import attempt_waited_ms, waited_ms
 from reach.core.effects import Turn
 from reach.core.model import FIRST_TERMINAL, Fault, Outcome, Task, TaskState
-from reach.core.questions import waited_ms
 from reach.core.signals import NEUTRAL_LATENCY_MS
 from reach.core.states import TaskInput
 from reach.errors import ErrorClass, Reason
@@ -47,7 +47,7 @@ class Deadlines:
         lease = self.pool.leases.until_ms(task)
         if task.lease_until_ms and (task.instance is None or task.instance.link is None):
             return lease, None  # its instance has yet to come back and say how it stands
-        begin = (task.started_ms or task.offered_ms) + (waited_ms(task) if task.dialogue is not None else 0)
+        begin = (task.started_ms or task.offered_ms) + (attempt_waited_ms(task) if task.dialogue is not None else 0)
         progressed = max(begin, task.progressed_ms)
         why = Reason.START_TO_CLOSE
         at = (begin if task.start_to_close_ms is not None else progressed) + self.start_to_close_ms(task)

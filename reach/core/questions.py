@@ -8,11 +8,12 @@ slots at once, before everybody who waits in the queue, and goes on as soon as t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from reach.core.dialogue import Ask, Dialogue, Input, Question, known_input
 from reach.core.effects import Acknowledge, AskJournal, Done, GiveInput, Noted, Refused, RefuseItem, StopAttempt, Turn
 from reach.core.leases import lost
-from reach.core.model import FIRST_TERMINAL, Content, Fault, Instance, Task, TaskKey, TaskState
+from reach.core.model import FIRST_TERMINAL, Fault, Instance, Task, TaskKey, TaskState
 from reach.core.rows import InputRow, QuestionRow
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Kind, emit, place_of, size_in_bytes
@@ -33,61 +34,6 @@ WAIT_MS = 3_600_000
 """How long a question may wait for its answer, if nobody says otherwise."""
 RESUME_MS = 300_000
 """How long an answered task waits for a slot of its instance; then it moves to another one, with its answers."""
-
-
-class Ask(NamedTuple):
-    """What an agent asks, as it says."""
-
-    kind: int
-    """1: input, 2: credentials."""
-    media_type: str
-    content: Content
-    name: str = ""
-    timeout_ms: int | None = None
-
-
-class Question(NamedTuple):
-    """What was asked, and until when the answer may come."""
-
-    number: int
-    """Of the task, from 1: answers so far, and one."""
-    attempt: int
-    ask: Ask
-    asked_ms: int
-    until_ms: int
-    until_wall_ms: int
-
-
-class Input(NamedTuple):
-    """An answer."""
-
-    input_id: str
-    question: str
-    """Name of the question, as the agent gave it."""
-    media_type: str
-    content: Content
-
-
-class Dialogue:
-    """What the agents of one task asked, and what they were told. Made with the first question."""
-
-    __slots__ = ("given_ms", "inputs", "question", "resume_by_ms", "waited_ms")
-
-    def __init__(self) -> None:
-        self.question: Question | None = None
-        """The latest one."""
-        self.inputs: list[Input] = []
-        """Oldest first, of all attempts."""
-        self.given_ms = 0
-        """When the latest question was answered; 0: it is open."""
-        self.resume_by_ms = 0
-        """The answer is there and no slot: until when it may wait for one."""
-        self.waited_ms = 0
-        """Time in WAITING, but for the current question."""
-
-    def size(self) -> int:
-        """Bytes of all answers."""
-        return sum(size_in_bytes(one.content) for one in self.inputs)
 
 
 class Questions:
@@ -251,8 +197,7 @@ class Questions:
         assert state is not None, task
         task.state = state
         task.progressed_ms = turn.now_ms
-        assert dialogue.question is not None
-        dialogue.waited_ms += turn.now_ms - dialogue.question.asked_ms
+        dialogue.waited(task, turn.now_ms)
         if task.session:
             self.pool.pins.set((task.tenant, task.session), task.instance_id, turn.now_ms, task.session_ttl_ms)
         turn.sends.append(GiveInput(task, dialogue.inputs[-1]))
@@ -359,18 +304,6 @@ class Questions:
         return True
 
 
-def known_input(inputs: Any, given: Input) -> Fault | bool | None:
-    """Whether an answer was taken before: True, or why that name cannot be used again; None if it was not."""
-    for one in inputs:
-        if one.input_id == given.input_id:
-            if one.content == given.content:
-                return True
-            message = f"input id {given.input_id!r} was used for another answer of this task"
-            metadata = {"input_id": given.input_id}
-            return Fault(ErrorClass.INVALID_REQUEST, Reason.INPUT_ID_REUSED, message, metadata)
-    return None
-
-
 def over(task_id: str, attempt: int) -> Fault:
     """The answer to an agent that goes on with what has ended."""
     message = f"attempt {attempt} of task {task_id!r} is over"
@@ -387,9 +320,3 @@ def question_row(task: Task, shard: int, question: Question, wall_ms: int) -> Qu
     ask = question.ask
     return QuestionRow(task.row, shard, question.attempt, question.number, ask.kind, ask.media_type, ask.content,
                        ask.name, wall_ms, question.until_wall_ms)  # fmt: skip
-
-
-def waited_ms(task: Task) -> int:
-    """How long a task has waited for answers: its time limits stood still meanwhile."""
-    dialogue: Dialogue | None = task.dialogue
-    return dialogue.waited_ms if dialogue is not None else 0

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reach.core import health
+from reach.core.dialogue import Ask, Dialogue, Input, Question
 from reach.core.effects import Turn
 from reach.core.events import Joining
 from reach.core.filters import version_of
 from reach.core.history import PastAttempt
 from reach.core.model import Availability, Fault, Health, Instance, Task, TaskState
 from reach.core.pool import Pool
-from reach.core.questions import Ask, Dialogue, Input, Question
 from reach.core.rows import AgentRow, AttemptRow, FailureRow, InputRow, PinRow, QuestionRow
 from reach.core.stream import resume_after_load
 from reach.errors import ErrorClass, Reason

@@ -11,8 +11,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, task_pb2
 from reach.core.decision_record import Told, record_of
+from reach.core.dialogue import Input
 from reach.core.model import Fault, Task, TaskState
-from reach.core.questions import INPUT_BYTES, Input
+from reach.core.questions import INPUT_BYTES
 from reach.core.stream import Interest, Kind, Reader, size_in_bytes
 from reach.errors import ErrorClass, InvalidRequest, Reason, Timeout
 from reach.rpc import callers

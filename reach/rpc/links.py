@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from agentreach.v1 import attach_pb2, attempt_pb2
+from reach.core.dialogue import Input
 from reach.core.effects import Welcome
 from reach.core.model import Fault, Instance, Task
 from reach.core.pool import Pool
-from reach.core.questions import Input
 from reach.errors import Reason
 from reach.rpc.pings import Pinger
 from reach.rpc.waiting import over

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from reach.core.dialogue import Input
 from reach.core.effects import Welcome
 from reach.core.model import Fault, Instance, Task
-from reach.core.questions import Input
 from reach.core.stream import Reader
 from reach.errors import Reason
 

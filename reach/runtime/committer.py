@@ -173,6 +173,7 @@ class Committer:
 
     def _again(self) -> None:
         if self._open_writes is not None:
+            self._began, self._here = self._writer.now(), False
             self._writer.put(partial(self._commit, self._open_writes), self._tell)
 
     async def drain(self) -> None:

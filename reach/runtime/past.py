@@ -9,10 +9,11 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from reach.core.decision_record import Record
+from reach.core.dialogue import Dialogue, Input, known_input
 from reach.core.effects import AskJournal, Noted
 from reach.core.history import PastAttempt
 from reach.core.model import Fault, Outcome, PoolKey, Task, TaskState
-from reach.core.questions import Dialogue, Input, known_input, over, wrong_state
+from reach.core.questions import over, wrong_state
 from reach.core.stream import AT_END, Gap, Interest, Kind, Reader
 from reach.errors import ErrorClass, Reason
 from reach.store.base import Journal, StoredFact, StoredTask, StoreError, TaskQuery

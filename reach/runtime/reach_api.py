@@ -12,11 +12,11 @@ from typing import Any
 from reach.core import events as ev
 from reach.core.changes import visible_to
 from reach.core.decision_record import Record, records_of
+from reach.core.dialogue import Input
 from reach.core.directory import UNRESOLVED
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey, Task, TaskKey
 from reach.core.pool import Pool
 from reach.core.preview import Preview, preview
-from reach.core.questions import Input
 from reach.core.resolving import Selector, unknown_skill
 from reach.core.stream import Reader
 from reach.errors import InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable

@@ -15,11 +15,11 @@ import grpc
 
 from agentreach.v1 import attempt_pb2, endpoint_pb2
 from reach.core import events as ev
+from reach.core.dialogue import Input
 from reach.core.effects import Welcome
 from reach.core.endpoint import Endpoint
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, Task, TaskState
 from reach.core.pool import Pool
-from reach.core.questions import Input
 from reach.errors import ErrorClass, Reason
 from reach.runtime.reach_api import Reach
 from reach.transports.executions import GRACE_S, Execution

@@ -11,10 +11,11 @@ from urllib.parse import urlsplit
 
 from agentreach.v1 import agent_pb2, attempt_pb2, error_pb2, event_pb2, task_pb2
 from reach.core import events as ev
+from reach.core.dialogue import Ask
 from reach.core.documents import Document
 from reach.core.endpoint import Endpoint
 from reach.core.model import Availability, EffectKind, Fault, Instance, Profile
-from reach.core.questions import PROMPT_BYTES, Ask
+from reach.core.questions import PROMPT_BYTES
 from reach.core.stream import Delta, Mode, size_in_bytes
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
 from reach.wire.addresses import read_address

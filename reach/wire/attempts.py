@@ -6,8 +6,8 @@ from typing import Any
 
 from agentreach.v1 import attempt_pb2
 from reach.core import events as ev
+from reach.core.dialogue import waited_ms
 from reach.core.model import Instance, Task
-from reach.core.questions import waited_ms
 from reach.wire.agents import HANDLE_BYTES, read_delta, read_key, read_progress
 from reach.wire.answers import fill_payload
 from reach.wire.encoding import limits_of

@@ -5,9 +5,9 @@ from typing import Any
 
 from reach.core import effects as fx
 from reach.core import events as ev
+from reach.core.dialogue import Ask, Input
 from reach.core.model import Fault, Instance, PoolKey, Profile, Requirement, Task, TaskState
 from reach.core.pool import Pool
-from reach.core.questions import Ask, Input
 from reach.core.queue import WaitQueue
 from reach.core.restore import restore_instance, restore_pin, restore_task, restore_trials
 from reach.core.retry import POLICIES

@@ -4,6 +4,7 @@ import pytest
 
 from reach.core import events as ev
 from reach.core import questions as q
+from reach.core.dialogue import Input
 from reach.core.effects import Acknowledge, AskJournal, Done, GiveInput, Offer, Refused, RefuseItem, StopAttempt
 from reach.core.model import EffectKind, Task, TaskState
 from reach.core.stream import KEEP_MS, RESERVE, Interest, Kind
@@ -73,7 +74,7 @@ def test_DLV_1_answers_that_nobody_waits_for_are_refused():
 
 def test_GOV_1_another_tenant_has_no_such_task():
     shell, task, _, _ = asking("one")
-    given = q.Input("i", "", "", "yes")
+    given = Input("i", "", "", "yes")
     sends = shell.step(ev.InputCame("other", task.task_id, given, "", "reply"))
     assert only(sends, AskJournal).input is given
     assert task.state is TaskState.WAITING
@@ -179,6 +180,37 @@ def test_DLV_6_time_limits_stand_still_while_a_task_waits():
     assert state(task) is TaskState.RUNNING
     shell.advance_beating(3_000, one)
     assert task.history[-1].fault.reason is Reason.START_TO_CLOSE, "10 s of running are over, whatever it waited"
+
+
+def test_DLV_6_an_attempt_is_not_given_the_time_that_an_earlier_one_waited():
+    shell, task, one = running("one", "two", start_to_close_ms=10_000, silence_ms=60_000)
+    two = shell.pool.instances["two"]
+    shell.ask(task)
+    shell.advance_beating(600_000, one, two)
+    shell.answer(task)
+    shell.report(task, error=(ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE))
+    shell.advance_beating(5_000, one, two)
+    assert (task.attempt, task.instance_id) == (2, "two")
+    shell.take_up(task)
+    shell.advance_beating(9_000, one, two)
+    assert (state(task), task.attempt) == (TaskState.RUNNING, 2)
+    shell.advance_beating(3_000, one, two)
+    assert task.history[-1].fault.reason is Reason.START_TO_CLOSE
+
+
+def test_DLV_6_an_attempt_that_comes_back_after_a_restart_is_not_given_the_time_it_waited_before():
+    shell, task, one = running("one", start_to_close_ms=10_000, silence_ms=60_000)
+    shell.ask(task)
+    shell.advance_beating(600_000, one)
+    (task,) = shell.crash_and_load()
+    shell.step(shell.joined("one", running=named(task)))
+    one = shell.pool.instances["one"]
+    shell.advance_beating(5_000, one)
+    shell.answer(task)
+    shell.advance_beating(9_000, one)
+    assert (state(task), task.attempt) == (TaskState.RUNNING, 1)
+    shell.advance_beating(3_000, one)
+    assert task.history[-1].fault.reason is Reason.START_TO_CLOSE
 
 
 @pytest.mark.parametrize(("asked_ms", "limit_ms"), [(None, q.WAIT_MS), (60_000, 60_000), (2 * q.WAIT_MS, q.WAIT_MS)])

@@ -11,7 +11,7 @@ import pytest
 from reach.core.effects import Turn, then
 from reach.core.rows import CheckpointRow, ReserveRow, Writes
 from reach.runtime import writer as writer_module
-from reach.runtime.committer import Committer
+from reach.runtime.committer import RETRY_SECONDS, Committer
 from reach.runtime.writer import (
     AWAY_SECONDS,
     FORGIVEN,
@@ -66,8 +66,13 @@ class Shell:
             self.journal,  # type: ignore[arg-type]
             lambda turn, taken: self.performed.append((turn.sends, taken)),
             self.broken.append,
-            lambda rows, _ms: self.figures.append(rows),
+            self._committed,
         )
+        self.took_ms: list[float] = []
+
+    def _committed(self, rows: int, ms: float) -> None:
+        self.figures.append(rows)
+        self.took_ms.append(ms)
 
     def submit(self, name: str, *rows: int) -> None:
         turn = Turn(0, 0)
@@ -315,6 +320,8 @@ async def test_F7_a_full_store_is_told_of_a_commit_on_the_loop_too() -> None:
     assert shell.said == []
     await shell.until(lambda: shell.said == ["one"])
     assert shell.journal.threads[-1] == "journal", "while it is held nobody waits for it on the loop"
+    (took_ms,) = shell.took_ms
+    assert took_ms < 1_000 * RETRY_SECONDS, "the time it was held is not the time that the disk took"
     shell.stop()
 
 

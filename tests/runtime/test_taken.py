@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from agentreach.v1 import task_pb2
-from reach.core.questions import Input
+from reach.core.dialogue import Input
 from reach.core.rows import InputRow, OutboxRow, Writes
 from reach.core.stream import Interest, Reader
 from reach.errors import Reason

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from reach.core.dialogue import Input
 from reach.core.model import Fault
-from reach.core.questions import Input
 from reach.core.rows import InputRow, QuestionRow, TaskRow, Writes
 from reach.errors import ErrorClass, Reason
 from reach.testing.sim.checker import Checker

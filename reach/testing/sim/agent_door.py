@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reach.core import events as ev
+from reach.core.dialogue import Ask, Input
 from reach.core.effects import Welcome
 from reach.core.model import Fault, Instance, Task, TaskKey
 from reach.core.pool import Pool
-from reach.core.questions import Ask, Input
 from reach.core.stream import Delta
 from reach.errors import ErrorClass, ReachError, Reason
 from reach.runtime.reach_api import fault_of

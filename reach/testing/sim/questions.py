@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from reach.core.dialogue import Input
 from reach.core.model import Fault, TaskKey, TaskState
-from reach.core.questions import Input
 from reach.core.rows import Writes
 from reach.errors import ErrorClass
 from reach.testing.sim.story import TaskName

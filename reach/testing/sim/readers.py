@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from reach.core.dialogue import Question
 from reach.core.model import TaskKey, TaskState
-from reach.core.questions import Question
 from reach.core.stream import Kind, Mode
 from reach.testing.sim.checker import Checker, Ending, ending_of
 
