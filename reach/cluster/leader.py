@@ -1,0 +1,108 @@
+"""The leader's loop: it watches the members and writes the wish, and does nothing else (CLU-1).
+
+Every node runs one `Leader`; only the one whose election says so acts. Losses are answered at once, arrivals after a
+moment in
+which no other node came (`settle_ms`), so that nodes that start together, or a rolling restart, move each shard once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from reach.cluster.base import Cluster, ClusterUnavailable, NodeInfo, NotLeading, Unsubscribe
+from reach.core.placement import Candidate, wish_for
+
+SETTLE_MS = 1_000
+"""Longest wait of one arrival is three of these, whatever else arrives."""
+AGAIN_MS = 500
+"""After a write that may not have been done."""
+
+_log = logging.getLogger(__name__)
+
+
+class Leader:
+    """Places shards while this node leads. `run()` is the loop; it ends only by cancellation."""
+
+    def __init__(self, cluster: Cluster, now_ms: Callable[[], int], settle_ms: int = SETTLE_MS) -> None:
+        self._cluster = cluster
+        self._now_ms = now_ms
+        self._settle_ms = settle_ms
+        self._stirred = asyncio.Event()
+        self._arrivals: dict[tuple[str, str], int] = {}
+        """When each process that holds no shard was seen first; at most one entry per member."""
+        self._at_once = False
+
+    async def run(self) -> None:
+        """Acts on every change of members, leader or wish."""
+        subscriptions: list[Unsubscribe] = [
+            self._cluster.membership.subscribe(self._stirred.set),
+            self._cluster.election.subscribe(self._stirred.set),
+            self._cluster.placement.subscribe(self._stirred.set),
+        ]
+        try:
+            while True:
+                self._stirred.clear()
+                wait_ms = await self._turn()
+                try:
+                    async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
+                        await self._stirred.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            for unsubscribe in subscriptions:
+                unsubscribe()
+
+    def rebalance(self) -> None:
+        """Places now, without waiting for arrivals to settle (`reach cluster rebalance`)."""
+        self._at_once = True
+        self._stirred.set()
+
+    async def _turn(self) -> int | None:
+        """Writes the wish if it must change.
+
+        Returns in how many milliseconds to look again; None: after the next change.
+        """
+        term = self._cluster.election.term
+        if term is None:
+            self._arrivals.clear()
+            return None
+        nodes = dict(self._cluster.membership.nodes())
+        current = self._cluster.placement.wish().nodes
+        counted, wait_ms = self._counted(nodes, current)
+        wish = wish_for({name: Candidate(info.weight, info.store_reachable) for name, info in counted.items()}, current)
+        if wish == current or not wish:
+            return wait_ms
+        try:
+            await self._cluster.placement.publish(wish, term)
+        except NotLeading:
+            return wait_ms
+        except ClusterUnavailable as error:
+            _log.warning("the wish could not be written: %s", error)
+            return AGAIN_MS
+        self._at_once = False
+        moved = sum(1 for shard, node in enumerate(wish) if not current or current[shard] != node)
+        _log.info("shards placed", extra={"moved": moved, "nodes": len(set(wish)), "term": term})
+        return wait_ms
+
+    def _counted(self, nodes: dict[str, NodeInfo], current: tuple[str, ...]) -> tuple[dict[str, NodeInfo], int | None]:
+        """The members to place on now, and when to look again.
+
+        Those that own nothing yet wait until arrivals have settled.
+        """
+        now = self._now_ms()
+        owners = set(current)
+        waiting = {(name, info.boot) for name, info in nodes.items() if info.weight > 0 and name not in owners}
+        self._arrivals = {key: self._arrivals.get(key, now) for key in waiting}
+        if not self._arrivals or self._at_once:
+            return nodes, None
+        settled = max(self._arrivals.values()) + self._settle_ms
+        longest = min(self._arrivals.values()) + 3 * self._settle_ms
+        due = min(settled, longest)
+        if now >= due:
+            return nodes, None
+        kept = {name: info for name, info in nodes.items() if name in owners or info.weight <= 0}
+        if not any(info.weight > 0 for info in kept.values()) and owners:
+            return nodes, None
+        return kept, due - now

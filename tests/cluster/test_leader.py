@@ -1,0 +1,139 @@
+"""The leader's loop, on a clock of its own."""
+
+import asyncio
+
+from reach.cluster.base import ClusterUnavailable, NodeInfo
+from reach.cluster.leader import Leader
+from reach.cluster.single import Memory, SingleCluster
+from tests.contracts.clusters import eventually
+
+
+class Scene:
+    """Nodes that share one memory; the loop of the first runs by hand."""
+
+    def __init__(self):
+        self.memory = Memory()
+        self.now = 0
+        self.nodes = {}
+
+    async def join(self, name, boot="b", weight=1):
+        node = self.nodes[name] = SingleCluster(self.memory)
+        await node.membership.join(NodeInfo(name, boot, "h:1", weight))
+        await node.election.campaign()
+        return node
+
+    def leader(self, name):
+        return Leader(self.nodes[name], lambda: self.now)
+
+    @property
+    def wish(self):
+        return self.memory.wish.nodes
+
+
+async def test_CLU_4_nodes_that_start_together_are_placed_once():
+    scene = Scene()
+    await scene.join("n1")
+    loop = scene.leader("n1")
+    assert await loop._turn() == 1000
+    scene.now = 600
+    await scene.join("n2")
+    assert await loop._turn() == 1000
+    scene.now = 1600
+    assert await loop._turn() is None
+    assert set(scene.wish) == {"n1", "n2"}
+    assert scene.memory.wish.term == scene.nodes["n1"].election.term
+
+
+async def test_CLU_4_arrivals_cannot_put_off_placement_for_ever():
+    scene = Scene()
+    await scene.join("n0")
+    loop = scene.leader("n0")
+    await loop._turn()
+    for number in range(1, 6):
+        scene.now += 900
+        await scene.join(f"n{number}")
+        await loop._turn()
+        if scene.wish:
+            break
+    assert scene.now <= 3600
+
+
+async def test_CLU_3_a_loss_is_answered_at_once_though_others_arrive():
+    scene = Scene()
+    for name in ("n1", "n2", "n3"):
+        await scene.join(name)
+    loop = scene.leader("n1")
+    loop.rebalance()
+    await loop._turn()
+    before = scene.wish
+    await scene.join("n4")
+    scene.memory.expire("n3", "b")
+    assert await loop._turn() == 1000
+    assert {scene.wish[shard] for shard in range(64) if before[shard] == "n3"} == {"n1", "n2"}
+    assert "n4" not in scene.wish
+    scene.now = 1000
+    await loop._turn()
+    assert scene.wish.count("n4") == 21
+
+
+async def test_CLU_4_a_node_that_is_back_before_it_was_missed_keeps_its_shards():
+    scene = Scene()
+    for name in ("n1", "n2"):
+        await scene.join(name)
+    loop = scene.leader("n1")
+    loop.rebalance()
+    await loop._turn()
+    before = scene.memory.wish
+    await scene.join("n2", boot="next")
+    assert await loop._turn() is None
+    assert scene.memory.wish == before
+
+
+async def test_CLU_1_a_drained_node_gives_up_all_and_one_that_does_not_lead_says_nothing():
+    scene = Scene()
+    for name in ("n1", "n2"):
+        await scene.join(name)
+    other = scene.leader("n2")
+    other.rebalance()
+    assert await other._turn() is None
+    assert scene.wish == ()
+    loop = scene.leader("n1")
+    loop.rebalance()
+    await loop._turn()
+    await scene.nodes["n2"].membership.update(NodeInfo("n2", "b", "h:1", weight=0))
+    await loop._turn()
+    assert set(scene.wish) == {"n1"}
+
+
+async def test_CLU_4_a_wish_that_could_not_be_written_is_written_later(monkeypatch):
+    scene = Scene()
+    node = await scene.join("n1")
+    loop = scene.leader("n1")
+    loop.rebalance()
+    publish = node.placement.publish
+
+    async def fails(nodes, term):
+        raise ClusterUnavailable("no etcd", unknown=True)
+
+    monkeypatch.setattr(node.placement, "publish", fails)
+    assert await loop._turn() == 500
+    monkeypatch.setattr(node.placement, "publish", publish)
+    await loop._turn()
+    assert set(scene.wish) == {"n1"}
+
+
+async def test_CLU_3_the_loop_hears_of_changes_by_itself():
+    scene = Scene()
+    await scene.join("n1")
+    await scene.join("n2")
+    loop = scene.leader("n1")
+    running = asyncio.create_task(loop.run())
+    try:
+        await asyncio.sleep(0)
+        loop.rebalance()
+        await eventually(lambda: "n2" in scene.wish)
+        scene.memory.expire("n2", "b")
+        await eventually(lambda: "n2" not in scene.wish)
+    finally:
+        running.cancel()
+    await eventually(lambda: scene.memory.nodes_changed._all == {})
