@@ -108,14 +108,8 @@ def _listed(server: Connection, wanted: dict[str, Any]) -> list[Agent]:
     from agentreach.v1 import registry_pb2, registry_pb2_grpc
 
     stub = registry_pb2_grpc.RegistryServiceStub(server.channel)
-    request = registry_pb2.ListAgentsRequest(filter=registry_pb2.AgentFilter(**wanted), page_size=1000)
-    found: list[Agent] = []
-    while True:
-        answer = server.ask(stub.ListAgents, request)
-        found.extend(answer.agents)
-        if not answer.next_page_token:
-            return found
-        request.page_token = answer.next_page_token
+    request = registry_pb2.ListAgentsRequest(filter=registry_pb2.AgentFilter(**wanted))
+    return server.listed(stub.ListAgents, request, "agents")
 
 
 def _named(server: Connection, name: str) -> list[Agent]:

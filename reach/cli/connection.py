@@ -10,6 +10,8 @@ from reach.sdk.channel import Target
 from reach.wire.status import error_from_rpc
 
 CALL_TIMEOUT_S: Final = 10.0
+PAGE: Final = 1_000
+"""Items of a list that are asked for at once."""
 
 
 class Connection:
@@ -32,6 +34,25 @@ class Connection:
         if failure is None:
             return call.result()
         raise self._error(failure, timeout)
+
+    def pages(self, method: Any, request: Any) -> Iterator[Any]:
+        """The answers of a call that goes page by page. A page may be empty, and yet not be the last."""
+        while True:
+            answer = self.ask(method, request)
+            yield answer
+            request.page_token = answer.next_page_token
+            if not request.page_token:
+                return
+
+    def listed(self, method: Any, request: Any, field: str, limit: int | None = None) -> list[Any]:
+        """The items of a list, in the field of that name: all, or the first `limit`."""
+        found: list[Any] = []
+        request.page_size = PAGE if limit is None else min(PAGE, limit)
+        for answer in self.pages(method, request):
+            found.extend(getattr(answer, field))
+            if limit is not None and len(found) >= limit:
+                break
+        return found[:limit]
 
     def follow(self, method: Any, request: Any, timeout: float | None = None) -> Iterator[Any]:
         """The messages of a stream, until the server ends it or `timeout` seconds are over. Raises the ReachError of

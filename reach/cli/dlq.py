@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,9 +12,7 @@ from reach.cli.tasks import show
 from reach.cli.terminal import moment, write, write_json, write_table
 
 if TYPE_CHECKING:
-    from agentreach.v1 import task_pb2, webhook_pb2
-
-_PAGE: Final = 1_000
+    from agentreach.v1 import task_pb2
 
 
 @click.group(short_help="Dead letters: look, try again, remove.")
@@ -56,16 +54,9 @@ def list_dead_letters(context: click.Context, agent_type: str, reason: str, limi
 
     settings = settings_of(context)
     request = ops_pb2.ListDeadLettersRequest(agent_type=agent_type, reason=reason)
-    found: list[task_pb2.Task] = []
     with settings.connect() as server:
         stub = ops_pb2_grpc.OpsServiceStub(server.channel)
-        while len(found) < limit:
-            request.page_size = min(_PAGE, limit - len(found))
-            answer = server.ask(stub.ListDeadLetters, request)
-            found.extend(answer.tasks)
-            request.page_token = answer.next_page_token
-            if not answer.next_page_token:
-                break
+        found = server.listed(stub.ListDeadLetters, request, "tasks", limit)
     if settings.json:
         write_json({"tasks": [plain(task) for task in found]})
         return Exit.OK
@@ -96,13 +87,9 @@ def requeue(
     refused: dict[str, str] = {}
     with settings.connect() as server:
         stub = ops_pb2_grpc.OpsServiceStub(server.channel)
-        while True:
-            answer = server.ask(stub.RequeueDeadLetters, request)
+        for answer in server.pages(stub.RequeueDeadLetters, request):
             made.update(answer.new_task_ids)
             refused.update(answer.refused)
-            request.page_token = answer.next_page_token
-            if not answer.next_page_token:
-                break
     if settings.json:
         write_json({"new_task_ids": made, "refused": refused})
     elif made or refused:
@@ -144,16 +131,9 @@ def webhooks(context: click.Context, limit: int) -> int:
 
     settings = settings_of(context)
     request = ops_pb2.ListFailedWebhooksRequest()
-    found: list[webhook_pb2.FailedWebhook] = []
     with settings.connect() as server:
         stub = ops_pb2_grpc.OpsServiceStub(server.channel)
-        while len(found) < limit:
-            request.page_size = min(_PAGE, limit - len(found))
-            answer = server.ask(stub.ListFailedWebhooks, request)
-            found.extend(answer.webhooks)
-            request.page_token = answer.next_page_token
-            if not answer.next_page_token:
-                break
+        found = server.listed(stub.ListFailedWebhooks, request, "webhooks", limit)
     if settings.json:
         write_json({"webhooks": [plain(webhook) for webhook in found]})
         return Exit.OK

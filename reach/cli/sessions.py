@@ -14,7 +14,6 @@ from reach.cli.values import SESSION, session_text
 if TYPE_CHECKING:
     from agentreach.v1 import attempt_pb2, session_pb2
 
-_PAGE: Final = 1_000
 _SHOWN: Final = 100
 """Characters of one side of a turn in a table."""
 
@@ -37,16 +36,9 @@ def list_sessions(context: click.Context, app_id: str, user_id: str, limit: int)
 
     settings = settings_of(context)
     request = session_pb2.ListSessionsRequest(app_id=app_id, user_id=user_id)
-    found: list[session_pb2.Session] = []
     with settings.connect() as server:
         stub = session_pb2_grpc.SessionServiceStub(server.channel)
-        while len(found) < limit:
-            request.page_size = min(_PAGE, limit - len(found))
-            answer = server.ask(stub.ListSessions, request)
-            found.extend(answer.sessions)
-            request.page_token = answer.next_page_token
-            if not answer.next_page_token:
-                break
+        found = server.listed(stub.ListSessions, request, "sessions", limit)
     if settings.json:
         write_json({"sessions": [plain(session) for session in found]})
         return Exit.OK

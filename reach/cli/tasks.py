@@ -14,6 +14,7 @@ from reach.cli.values import DURATION, PAIR, SESSION, is_text, session_text
 
 if TYPE_CHECKING:
     from agentreach.v1 import error_pb2, payload_pb2, task_pb2
+    from reach.cli.connection import Connection
 
 _STATES: Final = (
     "PENDING",
@@ -110,19 +111,11 @@ def _filter(given: dict[str, Any]) -> Any:
     return wanted
 
 
-def _listed(server: Any, wanted: Any, limit: int) -> list[task_pb2.Task]:
-    """Page by page: a page may hold fewer than were asked for, even none, and yet not be the last."""
+def _listed(server: Connection, wanted: Any, limit: int) -> list[task_pb2.Task]:
     from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc
 
     stub = dispatch_pb2_grpc.DispatchServiceStub(server.channel)
-    request = dispatch_pb2.ListTasksRequest(filter=wanted, page_size=min(limit, 1000))
-    found: list[task_pb2.Task] = []
-    while True:
-        answer = server.ask(stub.ListTasks, request)
-        found.extend(answer.tasks)
-        if len(found) >= limit or not answer.next_page_token:
-            return found[:limit]
-        request.page_token = answer.next_page_token
+    return server.listed(stub.ListTasks, dispatch_pb2.ListTasksRequest(filter=wanted), "tasks", limit)
 
 
 def _seconds(moment: Any) -> float:
