@@ -225,6 +225,21 @@ class OutboxDone(NamedTuple):
     key: str
 
 
+class MoveRow(NamedTuple):
+    """A task goes to another pool, and so to another shard, with all that belongs to it but facts in the outbox. Only
+    the owner of the shard that it leaves writes this (HAZARDS 1). A move with no greater `hop` than the last is none.
+    Of a task, it is the last thing that its old owner writes; a batch holds at most one per task."""
+
+    row: int
+    shard: int
+    """That it leaves."""
+    to_shard: int
+    pool_tenant: str
+    agent_type: str
+    hop: int
+    """1 for the first move, and grows with each one."""
+
+
 ROW_BYTES: Final = 200
 """What a row takes beside its payload, more or less."""
 
@@ -241,6 +256,7 @@ class Writes:
         "effects",
         "failures",
         "inputs",
+        "moves",
         "outbox",
         "outbox_done",
         "outcomes",
@@ -266,6 +282,7 @@ class Writes:
         self.outbox_done: list[OutboxDone] = []
         self.questions: list[QuestionRow] = []
         self.inputs: list[InputRow] = []
+        self.moves: list[MoveRow] = []
 
     def __bool__(self) -> bool:
         return bool(
@@ -284,6 +301,7 @@ class Writes:
             or self.outbox_done
             or self.questions
             or self.inputs
+            or self.moves
         )
 
     def count(self) -> int:
@@ -345,8 +363,10 @@ _NAME_A_ROW: Final = (
     "checkpoints",
     "questions",
     "inputs",
+    "moves",
     "outbox",
 )
+_OF_NO_SHARD: Final = ("agents", "agents_gone")
 
 
 def without(writes: Writes, rows: set[int]) -> Writes:
@@ -358,3 +378,19 @@ def without(writes: Writes, rows: set[int]) -> Writes:
             found = [item for item in found if item.row not in rows]
         setattr(kept, kind, found)
     return kept
+
+
+def without_shards(writes: Writes, shards: Collection[int]) -> Writes:
+    """The same batch less all rows of these shards."""
+    kept = Writes()
+    for kind in Writes.__slots__:
+        found = getattr(writes, kind)
+        if kind not in _OF_NO_SHARD:
+            found = [item for item in found if item.shard not in shards]
+        setattr(kept, kind, found)
+    return kept
+
+
+def shards_of(writes: Writes) -> set[int]:
+    """The shards whose rows are in the batch."""
+    return {item.shard for kind in Writes.__slots__ if kind not in _OF_NO_SHARD for item in getattr(writes, kind)}

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
+from typing import TypeVar
 
 from reach.core.effects import Turn
-from reach.core.rows import Writes, without
-from reach.runtime.writer import ThreadWriter, Writer
+from reach.core.rows import Writes, without, without_shards
+from reach.runtime.writer import ThreadWriter, Writer, nothing
 from reach.store.base import Journal, StoreBroken, StoreError, StoreFull
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
 LOG_EVERY_SECONDS = 10.0
+
+T = TypeVar("T")
 
 Committed = Callable[[int, float], None]
 """Hears of each commit: its rows, and how long it took in ms."""
@@ -62,6 +65,11 @@ class Committer:
         """Why the current batch is held; None while all is well."""
         self.on_held: dict[Callable[[], None], None] = {}
         """Called each time that the store takes nothing, for those who would rather not wait for it."""
+        self._lost: Callable[[], frozenset[int]] | None = getattr(journal, "lost", None)
+        """Only a journal that nodes share loses shards."""
+        self.on_lost: Callable[[frozenset[int]], None] = nothing
+        """Hears which shards turned out to be another node's, before the turns of that commit are performed: what these
+        ask to be sent for such a shard is not to be. Rows of other shards were kept."""
         self._writer = writer if writer is not None else ThreadWriter()
 
     def submit(self, turn: Turn) -> None:
@@ -117,6 +125,21 @@ class Committer:
         except RuntimeError:  # the loop is closed: the process is ending
             log.debug("nobody is left to hear of the last commit")
 
+    def forget(self, shards: Collection[int]) -> None:
+        """These shards are not this node's any more: what is still to be written for them is not to be. Called before
+        they are claimed anew. A batch that is being written meanwhile goes on; what follows in the writer waits for
+        it."""
+        self._writes = without_shards(self._writes, shards)
+        for turn in self._turns:
+            turn.writes = without_shards(turn.writes, shards)
+        if self._open_writes is not None:
+            self._open_writes = without_shards(self._open_writes, shards)
+
+    def ask(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Has the writer do something with the journal between commits, such as a claim; `then` hears of it in the
+        writer's thread."""
+        self._writer.put(work, then)
+
     def tend(self, work: Callable[[], object]) -> None:
         """Has the writer do something with the journal between commits, such as a purge."""
         self._writer.put(partial(self._tend, work))
@@ -139,6 +162,9 @@ class Committer:
             self._writer.took(ms, rows, here=self._here)
             self._on_committed(rows, ms)
         turns, self._open, self._open_writes = self._open or [], None, None
+        if self._lost is not None and (lost := self._lost()):
+            self.forget(lost)
+            self.on_lost(lost)
         if taken:
             self._refused(set(taken))
         if self._turns:

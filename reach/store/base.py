@@ -10,7 +10,7 @@ thread. Times are `*_wall_ms`: milliseconds since the epoch on the store's clock
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -67,6 +67,8 @@ class StoredTask(NamedTuple):
     """What its attempts asked, oldest first."""
     inputs: tuple[InputRow, ...] = ()
     """What was answered, in the order of the questions."""
+    hop: int = 0
+    """How often it went to another shard."""
 
 
 class Loaded(NamedTuple):
@@ -187,6 +189,50 @@ class Journal(Protocol):
 
     def close(self) -> None:
         """Closes the store and gives the lock back."""
+
+
+class SharedJournal(Journal, Protocol):
+    """A journal that several nodes share: the epochs of its shards are the only truth of who owns what (HAZARDS 3, 9).
+
+    An object of it is one node's view. It holds the epochs that the node has claimed, and each write is made under
+    them: rows of a shard that is another's by now (or that was never claimed) are not kept, whatever else of the batch
+    is, and `lost` tells the shard. Rows of agents are of no shard.
+
+    `claim`, `confirm` and `give_up` are called from the writer thread, as `commit` is, so that no batch is ever
+    written under an epoch that is younger than it: before a node claims a shard anew, what it once decided for it must
+    be out of the committer (`Committer.forget`). `facts`, `fact_lanes`, `dead_letters`, `purge` and `drop_facts` are
+    about shards that the node holds; all other reads are about all. Facts of a shard that is claimed may have lower
+    numbers than a lane was read up to: after a claim lanes are read from their beginning.
+    """
+
+    def claim(self, shards: Collection[int]) -> dict[int, int]:
+        """Takes these shards from whoever has them; returns their new epochs. When it returns, nothing that an earlier
+        owner still sends will be kept, and all that was kept of it can be loaded.
+
+        Raises:
+            StoreUnavailable: perhaps some were claimed. To claim again is harmless.
+        """
+
+    def confirm(self) -> frozenset[int]:
+        """The shards that are still this node's, by one look at the store; the others are told by `lost` too.
+
+        Raises:
+            StoreUnavailable: nobody knows.
+        """
+
+    def give_up(self, shards: Collection[int]) -> None:
+        """The node writes nothing more for these shards. Asks nobody; `lost` does not tell them."""
+
+    def epochs(self) -> dict[int, int]:
+        """What the node holds, as far as it knows: epoch by shard. Asks nobody, from any thread."""
+
+    def lost(self) -> frozenset[int]:
+        """Shards that were found to be another's since this was last called. Asks nobody, from any thread."""
+
+    def load_shards(self, shards: Collection[int]) -> Loaded:
+        """What is open in these shards; called once their claim has returned. All agents are told, whatever shards.
+        `next_row` is the same as `load` told: a node takes its row numbers once, when it starts, and from a block that
+        no other node has."""
 
 
 @dataclass(slots=True, frozen=True)

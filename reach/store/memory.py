@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from reach.core.decision_record import Record
 from reach.core.model import TaskKey, TaskState
@@ -17,6 +17,7 @@ from reach.core.rows import (
     EffectRow,
     FailureRow,
     InputRow,
+    MoveRow,
     OutcomeRow,
     PinRow,
     QuestionRow,
@@ -30,13 +31,15 @@ from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreU
 from reach.store.batch import latest_contexts, latest_pins
 from reach.store.decision_bytes import pack, unpack_all
 
+EVERY_SHARD: Final = range(1 << 62)
+
 
 class _Record:
     """All that names one row, whether or not its task is known."""
 
     __slots__ = (
-        "attempts", "checkpoint", "decisions", "effects", "failures", "inputs", "outcome", "questions", "reserved",
-        "task",
+        "attempts", "checkpoint", "decisions", "effects", "failures", "hop", "inputs", "outcome", "questions",
+        "reserved", "task",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -50,6 +53,7 @@ class _Record:
         self.reserved = 0
         self.checkpoint: CheckpointRow | None = None
         self.outcome: OutcomeRow | None = None
+        self.hop = 0
 
     def take(self, task: TaskRow) -> None:
         """The task is accepted, unless it was."""
@@ -57,6 +61,14 @@ class _Record:
             self.task = task._replace(decision=None)
             if task.decision is not None:
                 self.decisions[task.attempt] = pack(task.decision)
+
+    def move(self, move: MoveRow) -> None:
+        """The task goes to another shard, unless it did."""
+        if self.task is not None and self.task.shard == move.shard and self.hop < move.hop:
+            self.hop = move.hop
+            self.task = self.task._replace(
+                shard=move.to_shard, pool_tenant=move.pool_tenant, agent_type=move.agent_type
+            )
 
     def begin(self, attempt: AttemptRow) -> None:
         """An attempt begins, unless it did."""
@@ -152,26 +164,34 @@ class MemoryJournal:
                     break
             return found
 
-    def fact_lanes(self, kind: str, after: str | None, limit: int) -> list[str]:
-        """See `Journal.fact_lanes`."""
+    def fact_lanes(self, kind: str, after: str | None, limit: int, shards: Collection[int] = EVERY_SHARD) -> list[str]:
+        """See `Journal.fact_lanes`; `shards`: only those of these."""
         with self._lock:
             self._check_open()
-            lanes = {stored.fact.lane for stored in self._facts.values() if stored.fact.kind == kind}
+            facts = (stored.fact for stored in self._facts.values())
+            lanes = {fact.lane for fact in facts if fact.kind == kind and fact.shard in shards}
             return sorted(lane for lane in lanes if after is None or lane > after)[: max(limit, 0)]
 
-    def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
-        """See `Journal.facts`."""
+    def facts(
+        self, kind: str, lane: str, after: int, limit: int, shards: Collection[int] = EVERY_SHARD
+    ) -> list[StoredFact]:
+        """See `Journal.facts`; `shards`: only those of these."""
         with self._lock:
             self._check_open()
             found = (
                 stored
                 for stored in self._facts.values()
-                if stored.number > after and stored.fact.kind == kind and stored.fact.lane == lane
+                if stored.number > after
+                and stored.fact.kind == kind
+                and stored.fact.lane == lane
+                and stored.fact.shard in shards
             )
             return list(islice(found, max(limit, 0)))
 
-    def purge(self, ended_before_ms: int, limit: int, *, dead_letters: bool = False) -> int:
-        """See `Journal.purge`."""
+    def purge(
+        self, ended_before_ms: int, limit: int, *, dead_letters: bool = False, shards: Collection[int] = EVERY_SHARD
+    ) -> int:
+        """See `Journal.purge`; `shards`: only tasks of these."""
         with self._lock:
             self._check_open()
             ended = sorted(
@@ -180,6 +200,7 @@ class MemoryJournal:
                 if record.outcome is not None
                 and record.outcome.ended_wall_ms < ended_before_ms
                 and (record.outcome.state == TaskState.DEAD_LETTERED) is dead_letters
+                and record.outcome.shard in shards
             )
             return self._remove([row for _, row in ended[: max(limit, 0)]])
 
@@ -197,23 +218,26 @@ class MemoryJournal:
             del self._keys[task.tenant, task.task_id]
         return len(tasks)
 
-    def drop_facts(self, kind: str, before_ms: int, limit: int) -> int:
-        """See `Journal.drop_facts`."""
+    def drop_facts(self, kind: str, before_ms: int, limit: int, shards: Collection[int] = EVERY_SHARD) -> int:
+        """See `Journal.drop_facts`; `shards`: only those of these."""
         with self._lock:
             self._check_open()
-            old = [name for name, (_, fact) in self._facts.items() if fact.kind == kind and fact.wall_ms < before_ms][
-                : max(limit, 0)
-            ]
+            facts = ((name, stored.fact) for name, stored in self._facts.items())
+            old = [
+                name for name, fact in facts if fact.kind == kind and fact.wall_ms < before_ms and fact.shard in shards
+            ][: max(limit, 0)]
             for name in old:
                 del self._facts[name]
             return len(old)
 
-    def dead_letters(self) -> int:
-        """See `Journal.dead_letters`."""
+    def dead_letters(self, shards: Collection[int] = EVERY_SHARD) -> int:
+        """See `Journal.dead_letters`; `shards`: only those of these."""
         with self._lock:
             self._check_open()
             outcomes = (record.outcome for record in self._records.values())
-            return sum(one is not None and one.state == TaskState.DEAD_LETTERED for one in outcomes)
+            return sum(
+                one is not None and one.state == TaskState.DEAD_LETTERED and one.shard in shards for one in outcomes
+            )
 
     def size_bytes(self) -> int:
         """See `Journal.size_bytes`: payloads only, and roughly."""
@@ -261,6 +285,8 @@ class MemoryJournal:
             record = self._record(checkpoint.row)
             if record.checkpoint is None or checkpoint.number >= record.checkpoint.number:
                 record.checkpoint = checkpoint
+        for move in writes.moves:
+            self._record(move.row).move(move)
 
     def _keep_others(self, writes: Writes) -> None:
         for gone in writes.agents_gone:
@@ -299,6 +325,7 @@ class MemoryJournal:
             record.outcome,
             tuple(record.questions[key] for key in sorted(record.questions)),
             tuple(record.inputs[number] for number in sorted(record.inputs)),
+            record.hop,
         )
 
     def _matches(self, row: int, query: TaskQuery) -> bool:

@@ -138,6 +138,11 @@ SET_CONTEXTS: Final = Statement(
     " on conflict (tenant, session) do update set shard = excluded.shard, revision = excluded.revision,"
     " expires = excluded.expires, state = excluded.state",
 )
+MOVE: Final = (
+    "update task set shard = ?, pool_tenant = ?, agent_type = ?, version = ?"
+    " where row = ? and shard = ? and version < ?"
+)
+"""`version` of a task is how often it went to another shard."""
 DROP_CONTEXTS: Final = Statement("delete from context where (tenant, session) in (select * from (values", 2, "))")
 SET_COUNTER: Final = (
     "insert into counter (name, value) values (?, ?)"
@@ -249,6 +254,8 @@ def write_rows(db: sqlite3.Connection, writes: Writes) -> None:
         contexts, forgotten = latest_contexts(writes.contexts)
         SET_CONTEXTS.run(db, [value for one in contexts for value in (*one[:5], _packer.encode(one.state))])
         DROP_CONTEXTS.run(db, [value for one in forgotten for value in one[1:3]])
+    for move in writes.moves:
+        db.execute(MOVE, (move.to_shard, *move[3:], move.row, move.shard, move.hop))
     if writes.outbox_done:
         # After what was added: a fact that is delivered within its own batch is not there after it.
         DROP_OUTBOX.run(db, [value for done in writes.outbox_done for value in (done.shard, done.kind, done.key)])

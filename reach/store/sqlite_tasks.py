@@ -20,7 +20,7 @@ from reach.store.sqlite_rows import (
     among,
 )
 
-_TASKS: Final = among(f"select {TASK_COLUMNS}, null from task where row", " order by row")
+_TASKS: Final = among(f"select {TASK_COLUMNS}, null, version from task where row", " order by row")
 _ATTEMPTS: Final = among(f"select {ATTEMPT_COLUMNS}, null from attempt where row", " order by row, number")
 _FAILURES: Final = among(f"select {FAILURE_COLUMNS} from failure where row", " order by row, number")
 _RESERVES: Final = among("select row, reserved from reserve where row")
@@ -36,7 +36,7 @@ _USED: Final = "select " + ", ".join(
     for table in ("attempt", "failure", "reserve", "effect", "checkpoint", "outcome", "question", "input")
 )
 """Which of these tables have rows at all: many that wait are read in half the time if the others are not asked."""
-_RUN: Final = f"select {TASK_COLUMNS}, null from task where row between ? and ? order by row"
+_RUN: Final = f"select {TASK_COLUMNS}, null, version from task where row between ? and ? order by row"
 """Tasks in a row: a walk instead of as many look-ups."""
 
 
@@ -56,11 +56,12 @@ def _read_some(db: sqlite3.Connection, rows: list[int], queries: list[Statement 
         values = db.execute(_RUN, (rows[0], rows[-1])).fetchall()
     else:
         values = _TASKS.ask(db, rows)
-    found = [TaskRow._make(value) for value in values]
+    found = [TaskRow._make(value[:-1]) for value in values]
+    hops = {value[0]: value[-1] for value in values if value[-1]}
     rows = [task.row for task in found]
     parts = [query.ask(db, rows) if query is not None else [] for query in queries]
     if not any(parts):  # so it is with most that wait, of which there may be very many
-        return [StoredTask(task, [], [], task.reserved, 0, None, None) for task in found]
+        return [StoredTask(task, [], [], task.reserved, 0, None, None, hop=hops.get(task.row, 0)) for task in found]
     tasks = {task.row: task for task in found}
     attempts: dict[int, list[AttemptRow]] = {}
     failures: dict[int, list[FailureRow]] = {}
@@ -94,6 +95,7 @@ def _read_some(db: sqlite3.Connection, rows: list[int], queries: list[Statement 
             outcomes.get(row),
             tuple(questions.get(row) or ()),
             tuple(inputs.get(row) or ()),
+            hops.get(row, 0),
         )
         for row, task in tasks.items()
     ]

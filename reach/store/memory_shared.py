@@ -1,0 +1,188 @@
+"""A journal in memory that several nodes of one process share: for tests and simulations of clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from reach.core.decision_record import Record
+from reach.core.rows import Writes, shards_of, without_shards
+from reach.store.base import Loaded, StoredFact, StoredTask, StoreUnavailable, TaskQuery
+from reach.store.memory import MemoryJournal
+
+BLOCK_BITS: Final = 40
+"""Row numbers that a node takes when it starts: 10^12; 8 million starts fit into 63 bits."""
+
+
+def taken_out(shards: set[int]) -> frozenset[int]:
+    """Empties a set to which another thread may add: what it adds meanwhile is in the answer or stays in the set."""
+    found = []
+    while shards:
+        found.append(shards.pop())
+    return frozenset(found)
+
+
+class MemoryShared:
+    """What the nodes share. All calls come from one thread, or each holds up the others."""
+
+    def __init__(self) -> None:
+        self.journal = MemoryJournal()
+        self.epochs: dict[int, int] = {}
+        self._blocks = 0
+
+    def take_block(self) -> int:
+        """The first row number of a block that nobody else has."""
+        self._blocks += 1
+        return 1 + ((self._blocks - 1) << BLOCK_BITS)
+
+
+class MemoryNode:
+    """One node's view of a `MemoryShared`. See `base.SharedJournal` for what the methods promise.
+
+    Args:
+        shared: The store.
+    """
+
+    def __init__(self, shared: MemoryShared) -> None:
+        self._shared = shared
+        self._store = shared.journal
+        self._mine: dict[int, int] = {}
+        self._lost: set[int] = set()
+        self._first_row = 0
+        self._used = 0
+        self._closed = False
+        self.cut_off = False
+        """The store cannot be reached from this node."""
+
+    def open(self) -> None:
+        """See `Journal.open`."""
+        self._closed = False
+        self._first_row = 0
+
+    def close(self) -> None:
+        """See `Journal.close`. The store is there for the other nodes."""
+        self._closed = True
+        self._mine = {}
+        self._lost.clear()
+
+    def claim(self, shards: Collection[int]) -> dict[int, int]:
+        """See `SharedJournal.claim`."""
+        self._reach()
+        claimed = {shard: self._shared.epochs.get(shard, 0) + 1 for shard in sorted(shards)}
+        self._shared.epochs.update(claimed)
+        self._mine = self._mine | claimed
+        self._lost.difference_update(claimed)
+        return claimed
+
+    def confirm(self) -> frozenset[int]:
+        """See `SharedJournal.confirm`."""
+        self._reach()
+        self._look(self._mine)
+        return frozenset(self._mine)
+
+    def give_up(self, shards: Collection[int]) -> None:
+        """See `SharedJournal.give_up`."""
+        self._mine = {shard: epoch for shard, epoch in self._mine.items() if shard not in shards}
+        self._lost.difference_update(shards)
+
+    def epochs(self) -> dict[int, int]:
+        """See `SharedJournal.epochs`."""
+        return dict(self._mine)
+
+    def lost(self) -> frozenset[int]:
+        """See `SharedJournal.lost`."""
+        return taken_out(self._lost)
+
+    def _look(self, shards: Collection[int]) -> set[int]:
+        """Those of the shards that are not ours."""
+        epochs = self._shared.epochs
+        fenced = {shard for shard in shards if self._mine.get(shard, 0) != epochs.get(shard, -1)}
+        if fenced:
+            self._mine = {shard: epoch for shard, epoch in self._mine.items() if shard not in fenced}
+            self._lost.update(fenced)
+        return fenced
+
+    def commit(self, writes: Writes) -> list[int]:
+        """See `Journal.commit`."""
+        self._reach()
+        fenced = self._look(shards_of(writes))
+        if fenced:
+            writes = without_shards(writes, fenced)
+        self._used = max(self._used, max((task.row for task in writes.tasks), default=0))
+        return self._store.commit(writes)
+
+    def heavy(self) -> bool:
+        """See `Journal.heavy`."""
+        return False
+
+    def load(self) -> Loaded:
+        """See `Journal.load`: of all shards, whoever has them."""
+        return self.load_shards(range(1 << 16))
+
+    def load_shards(self, shards: Collection[int]) -> Loaded:
+        """See `SharedJournal.load_shards`."""
+        self._reach()
+        if not self._first_row:
+            self._first_row = self._shared.take_block()
+        found = self._store.load()
+        return found._replace(
+            tasks=[one for one in found.tasks if one.task.shard in shards],
+            pins=[pin for pin in found.pins if pin.shard in shards],
+            contexts=[context for context in found.contexts if context.shard in shards],
+            next_row=max(self._first_row, self._used + 1),
+        )
+
+    def find(self, tenant: str, task_id: str) -> StoredTask | None:
+        """See `Journal.find`."""
+        self._reach()
+        return self._store.find(tenant, task_id)
+
+    def decisions(self, tenant: str, task_id: str) -> dict[int, Record]:
+        """See `Journal.decisions`."""
+        self._reach()
+        return self._store.decisions(tenant, task_id)
+
+    def list_tasks(self, query: TaskQuery) -> list[StoredTask]:
+        """See `Journal.list_tasks`."""
+        self._reach()
+        return self._store.list_tasks(query)
+
+    def fact_lanes(self, kind: str, after: str | None, limit: int) -> list[str]:
+        """See `Journal.fact_lanes`."""
+        self._reach()
+        return self._store.fact_lanes(kind, after, limit, self._mine)
+
+    def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
+        """See `Journal.facts`."""
+        self._reach()
+        return self._store.facts(kind, lane, after, limit, self._mine)
+
+    def purge(self, ended_before_ms: int, limit: int, *, dead_letters: bool = False) -> int:
+        """See `Journal.purge`."""
+        self._reach()
+        self._look(dict(self._mine))
+        return self._store.purge(ended_before_ms, limit, dead_letters=dead_letters, shards=self._mine)
+
+    def remove(self, rows: Sequence[int]) -> int:
+        """See `Journal.remove`: whoever has their shards, for what has ended is nobody's."""
+        self._reach()
+        return self._store.remove(rows)
+
+    def drop_facts(self, kind: str, before_ms: int, limit: int) -> int:
+        """See `Journal.drop_facts`."""
+        self._reach()
+        self._look(dict(self._mine))
+        return self._store.drop_facts(kind, before_ms, limit, self._mine)
+
+    def dead_letters(self) -> int:
+        """See `Journal.dead_letters`."""
+        self._reach()
+        return self._store.dead_letters(self._mine)
+
+    def size_bytes(self) -> int:
+        """See `Journal.size_bytes`."""
+        return self._store.size_bytes()
+
+    def _reach(self) -> None:
+        if self._closed or self.cut_off:
+            raise StoreUnavailable("the journal is closed" if self._closed else "the store cannot be reached")

@@ -1,0 +1,188 @@
+"""What every journal promises that several nodes share (HAZARDS 3, 9)."""
+
+import pytest
+
+from reach.core.rows import MoveRow
+from reach.store.base import SharedJournal
+from reach.store.memory_shared import MemoryNode, MemoryShared
+from tests.contracts.journal_rows import attempt, context, done, fact, outcome, pin, task, writes
+
+
+@pytest.fixture(params=["memory"])
+def cluster(request):
+    """Makes views of one store: one for each call."""
+    made: list[SharedJournal] = []
+    shared = MemoryShared()
+
+    def node() -> SharedJournal:
+        one: SharedJournal = MemoryNode(shared)
+        one.open()
+        made.append(one)
+        return one
+
+    yield node
+    for one in made:
+        one.close()
+
+
+def rows(found) -> list[int]:
+    return [one.task.row for one in found]
+
+
+def test_CLU_3_what_was_never_claimed_is_not_written(cluster):
+    node = cluster()
+    assert node.commit(writes(tasks=[task(1)])) == []
+    assert node.lost() == {1}
+    assert node.lost() == frozenset()
+    assert node.find("acme", "task-1") is None
+
+
+def test_CLU_3_each_claim_has_an_epoch_of_its_own_and_the_former_owner_writes_nothing_more(cluster):
+    first, second = cluster(), cluster()
+    before = first.claim([1, 2])
+    assert first.commit(writes(tasks=[task(1), task(2)])) == []
+    after = second.claim([1])
+    assert after[1] > before[1]
+    assert rows(second.load_shards([1]).tasks) == [1]
+    # One shard of a batch that is another's takes nothing from the rest.
+    assert first.commit(writes(outcomes=[outcome(1), outcome(2)], attempts=[attempt(1)])) == []
+    assert first.lost() == {1}
+    assert first.find("acme", "task-1").outcome is None
+    assert first.find("acme", "task-1").attempts == []
+    assert first.find("acme", "task-2").outcome is not None
+    assert first.epochs() == {2: before[2]}
+    assert first.confirm() == {2}
+    assert second.confirm() == {1}
+
+
+def test_CLU_3_a_confirmation_finds_what_was_lost(cluster):
+    first, second = cluster(), cluster()
+    first.claim([1, 2])
+    second.claim([2])
+    assert first.confirm() == {1}
+    assert first.lost() == {2}
+    assert first.confirm() == {1}
+    assert first.lost() == frozenset()
+
+
+def test_what_is_given_up_is_not_written_and_not_told(cluster):
+    node = cluster()
+    node.claim([1, 2])
+    node.give_up([1])
+    assert node.epochs().keys() == {2}
+    assert node.confirm() == {2}
+    assert node.lost() == frozenset()
+    node.commit(writes(tasks=[task(1), task(2)]))
+    assert rows(node.load_shards(range(64)).tasks) == [2]
+
+
+def test_a_node_that_claims_again_goes_on(cluster):
+    first, second = cluster(), cluster()
+    first.claim([1])
+    second.claim([1])
+    first.commit(writes(tasks=[task(1)]))
+    first.claim([1])
+    assert first.lost() == frozenset()
+    first.commit(writes(tasks=[task(1)]))
+    assert first.lost() == frozenset()
+    assert rows(first.load_shards([1]).tasks) == [1]
+    assert second.confirm() == frozenset()
+
+
+def test_every_kind_of_row_is_fenced(cluster):
+    first, second = cluster(), cluster()
+    first.claim(range(64))
+    held = fact("kept")
+    first.commit(writes(pins=[pin()], contexts=[context()], outbox=[held]))
+    second.claim(range(64))
+    before = second.load_shards(range(64))
+    first.commit(
+        writes(
+            pins=[pin(instance_id="")],
+            contexts=[context(state=None)],
+            outbox=[fact("new")],
+            outbox_done=[done(held)],
+        )
+    )
+    assert first.lost() == {9, 5, 3}
+    after = second.load_shards(range(64))
+    assert [pin[:] for pin in after.pins] == before.pins
+    assert [one.revision for one in after.contexts] == [one.revision for one in before.contexts] == [3]
+    assert [one.fact for one in second.facts("turn", "a", 0, 10)] == [held]
+
+
+def test_a_load_is_about_its_shards(cluster):
+    node = cluster()
+    node.claim(range(64))
+    node.commit(writes(tasks=[task(1), task(2)], pins=[pin(), pin("s2", shard=1)], contexts=[context()]))
+    loaded = node.load_shards([1, 5])
+    assert rows(loaded.tasks) == [1]
+    assert [one.session for one in loaded.pins] == ["s2"]
+    assert [one.session for one in loaded.contexts] == ["s1"]
+
+
+def test_facts_are_those_of_the_shards_one_holds(cluster):
+    first, second = cluster(), cluster()
+    first.claim([3])
+    second.claim([4])
+    first.commit(writes(outbox=[fact("a"), fact("old", kind="other")]))
+    second.commit(writes(outbox=[fact("b", shard=4), fact("c", "lane", shard=4)]))
+    assert [one.fact.key for one in first.facts("turn", "a", 0, 10)] == ["a"]
+    assert [one.fact.key for one in second.facts("turn", "a", 0, 10)] == ["b"]
+    assert (first.fact_lanes("turn", None, 10), second.fact_lanes("turn", None, 10)) == (["a"], ["a", "lane"])
+    assert (second.drop_facts("other", 1 << 40, 10), first.drop_facts("other", 1 << 40, 10)) == (0, 1)
+
+
+def test_results_are_purged_and_counted_by_who_holds_their_shards(cluster):
+    first, second = cluster(), cluster()
+    first.claim([1])
+    second.claim([2])
+    first.commit(writes(tasks=[task(1)], outcomes=[outcome(1, 9)]))
+    assert (first.dead_letters(), second.dead_letters()) == (1, 0)
+    assert second.purge(1 << 40, 10, dead_letters=True) == 0
+    assert first.purge(1 << 40, 10, dead_letters=True) == 1
+
+
+def test_nodes_number_their_rows_apart(cluster):
+    first, second = cluster(), cluster()
+    first.claim([1])
+    second.claim([2])
+    one, two = first.load().next_row, second.load().next_row
+    assert abs(one - two) > 1 << 32
+    first.commit(writes(tasks=[task(one, shard=1)]))
+    assert first.load_shards([1]).next_row == one + 1
+    assert second.load_shards([1]).next_row == two
+
+
+def test_HAZARDS_1a_the_same_id_at_two_nodes_is_one_task(cluster):
+    first, second = cluster(), cluster()
+    first.claim([1])
+    second.claim([2])
+    assert first.commit(writes(tasks=[task(1, "same", shard=1)])) == []
+    assert second.commit(writes(tasks=[task(2, "same", shard=2)], outcomes=[outcome(2)])) == [2]
+    assert second.lost() == frozenset()
+    assert second.find("acme", "same").task.row == 1
+    assert second.find("acme", "same").outcome is None
+
+
+def test_HAZARDS_1_a_task_goes_to_another_shard_by_its_owner_and_by_nobody_else(cluster):
+    first, second = cluster(), cluster()
+    first.claim([1])
+    second.claim([2])
+    first.commit(writes(tasks=[task(1)], attempts=[attempt(1)]))
+    move = MoveRow(1, 1, 2, "owner-2", "translator", 1)
+    second.commit(writes(moves=[move]))
+    assert second.lost() == {1}
+    assert first.find("acme", "task-1").task.shard == 1
+    first.commit(writes(moves=[move]))
+    first.commit(writes(moves=[move._replace(to_shard=7)]))
+    assert first.load_shards([1]).tasks == []
+    (moved,) = second.load_shards([2]).tasks
+    assert (moved.task.shard, moved.task.pool_tenant, moved.task.agent_type, moved.hop) == (
+        2,
+        "owner-2",
+        "translator",
+        1,
+    )
+    second.commit(writes(outcomes=[outcome(1, shard=2)]))
+    assert first.find("acme", "task-1").outcome is not None
