@@ -92,8 +92,14 @@ class Execution:
         return self.tenant, self.task_id, self.attempt
 
     async def run(self, request: bytes, timeout_s: float | None) -> None:
-        """Calls, reads to the end, and tells the core what that was."""
+        """Calls, reads to the end, and tells the core what that was. What was given up before this began is not called:
+        the agent would begin what nobody waits for any more, perhaps an effect."""
+        if self._is_void():
+            self.link.forget(self)
+            return
         call = self._call = self.link.connection.execute(request, timeout_s)
+        if self._stopping:
+            self._end_within_grace()
         try:
             while (raw := await call.read()) is not grpc.aio.EOF:
                 if not self.over:
@@ -113,6 +119,13 @@ class Execution:
             call.cancel()
             self.link.forget(self)
 
+    def _is_void(self) -> bool:
+        """Whether it was given up before its call; tells the core, if that does not know."""
+        if self._stopping and not self.heard and not self.over:
+            stopped = Fault(ErrorClass.INVALID_REQUEST, Reason.CANCELLED, "it was given up before it was delivered")
+            self._tell_unbegun(stopped, "")
+        return self.over
+
     # -- what the core says -------------------------------------------------------------------------------------------
 
     def credit(self, count: int) -> None:
@@ -125,6 +138,8 @@ class Execution:
         if self._stopping or self.over:
             return
         self._stopping = True
+        if self._call is None and not self.heard:
+            return  # `run` will see it
         self.link.cancel_there(self.name)
         self._end_within_grace()
         self._wake()

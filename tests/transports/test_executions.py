@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 import pytest
 
 from reach.errors import AgentError, ErrorClass, Reason, Unavailable
-from reach.transports.executions import fault_of_end
+from reach.transports.executions import Execution, fault_of_end
 from reach.wire.status import status_of
 
 
@@ -53,3 +55,56 @@ def test_an_oversize_message_is_told_from_a_full_agent():
 
 def test_a_long_text_is_cut():
     assert len(fault_of_end(ended(grpc.StatusCode.INTERNAL, "x" * 100_000)).message) < 1_200
+
+
+class Line:
+    """A link, and the connection under it, that count what is said."""
+
+    def __init__(self) -> None:
+        self.connection = self
+        self.instance = object()
+        self.calls: list[bytes] = []
+        self.cancelled: list[tuple[str, str, int]] = []
+        self.forgotten: list[Execution] = []
+        self.posted: list[Any] = []
+
+    def execute(self, request: bytes, _timeout_s: float | None) -> Line:
+        self.calls.append(request)
+        return self
+
+    async def read(self) -> Any:
+        return grpc.aio.EOF
+
+    def cancel(self) -> None:
+        """The call is over."""
+
+    def cancel_there(self, name: tuple[str, str, int]) -> None:
+        self.cancelled.append(name)
+
+    def forget(self, execution: Execution) -> None:
+        self.forgotten.append(execution)
+
+    def post(self, event: Any) -> None:
+        self.posted.append(event)
+
+
+@pytest.mark.parametrize("act", [Execution.stop, Execution.abandon])
+async def test_DLV_11_an_attempt_that_is_given_up_before_its_call_began_is_not_called(act):
+    """Found by the simulation, seed 3008159: the offer and the end of its task left in the same turn of the loop."""
+    line: Any = Line()
+    execution = Execution(line, "acme", "t", 1, 0)
+    act(execution)
+    await execution.run(b"offer", None)
+    assert (line.calls, line.cancelled, line.forgotten) == ([], [], [execution])
+    told = [(event.begun, event.fault.reason) for event in line.posted]
+    assert told == ([(False, Reason.CANCELLED)] if act is Execution.stop else [])
+
+
+async def test_DLV_11_an_attempt_that_is_joined_and_stopped_at_once_is_told_to_stop():
+    line: Any = Line()
+    execution = Execution(line, "acme", "t", 1, 0)
+    execution.heard = True
+    execution.stop()
+    await execution.run(b"offer", None)
+    assert (line.calls, line.cancelled) == ([b"offer"], [("acme", "t", 1)])
+    assert [(event.begun, event.fault.reason) for event in line.posted] == [(True, Reason.CANCELLED)]
