@@ -9,7 +9,7 @@ from typing import Final
 from reach.core import events as ev
 from reach.core.endpoint import Endpoint
 from reach.core.model import Fault, Instance
-from reach.errors import InvalidRequest, Reason, ResourceExhausted, error_of
+from reach.errors import InvalidRequest, Reason, ResourceExhausted, Unavailable, error_of
 from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
 from reach.transports.credentials import Credentials
@@ -74,6 +74,7 @@ class Dialler:
             known = self._known(tenant, joining)
             await target.prepare(joining)
             checkup = await target.look()
+            self._not_overtaken(joining, known, self._known(tenant, joining))
             renewed = target.instance is not None and target.instance.boot_id != joining.boot_id
             attached = known is not None and known.boot_id == joining.boot_id and target.holds(known)
             if checkup.answer is None or attached or (target.up and not renewed):
@@ -89,6 +90,14 @@ class Dialler:
         assert target.instance is not None
         found = [f"the check failed: {checkup.error}"] if checkup.error else []
         return target.instance, found
+
+    @staticmethod
+    def _not_overtaken(joining: ev.Joining, before: Instance | None, now: Instance | None) -> None:
+        """A check takes its time. Another process that came later, and was registered meanwhile, must not be replaced
+        by this one: who called may be dead, and the successor would be refused for good."""
+        if now is not None and now.boot_id != joining.boot_id and (before is None or before.boot_id != now.boot_id):
+            message = f"another process of {joining.instance_id!r} has registered meanwhile"
+            raise Unavailable(message, Reason.AGENT_UNAVAILABLE)
 
     def _known(self, tenant: str, joining: ev.Joining) -> Instance | None:
         """The instance as it is registered. A process that was replaced must not turn the calls for its successor to

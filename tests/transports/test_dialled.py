@@ -10,6 +10,7 @@ import pytest
 
 from agentreach.v1 import task_pb2
 from reach.core.model import Health
+from reach.transports.dialled import Dialled
 from tests.rpc.peers import pb, reason_name, refusal, unique
 from tests.transports.endpoint_agent import EndpointAgent, ask, eventually, serving
 
@@ -137,6 +138,31 @@ async def test_REG_2_a_stale_process_does_not_turn_the_calls_to_itself(stubs):
         for _ in range(5):
             assert (await ask(stubs, new, "plain")).state == SUCCEEDED
     assert (len(old.executed), len(new.executed)) == (0, 5)
+
+
+async def test_REG_2_a_registration_that_was_overtaken_does_not_replace_the_newer_process(node, stubs, monkeypatch):
+    """Found by the simulation, seed 3003164: the check of the older one took so long that its machine died meanwhile;
+    the newer one was stale from then on, and heard nothing of it."""
+    old, new = EndpointAgent(), EndpointAgent()
+    new.agent_id, new.agent_type, new.instance_id = old.agent_id, old.agent_type, old.instance_id
+    look, asked, goes_on = Dialled.look, asyncio.Event(), asyncio.Event()
+
+    async def slow(self):
+        if self.joining.boot_id == old.boot_id:
+            asked.set()
+            await goes_on.wait()
+        return await look(self)
+
+    monkeypatch.setattr(Dialled, "look", slow)
+    async with serving(old), serving(new):
+        late = asyncio.create_task(refusal(stubs.registry.Register(old.registration())))
+        await asked.wait()
+        await new.register(stubs)
+        goes_on.set()
+        code, reason, _ = await late
+        assert (code, reason) == ("UNAVAILABLE", "AGENT_UNAVAILABLE")
+        assert instance_of(node, new).boot_id == new.boot_id
+        assert (await ask(stubs, new, "plain")).state == SUCCEEDED
 
 
 async def test_B6_another_process_at_the_address_does_not_pass_for_the_registered_one(node, stubs):

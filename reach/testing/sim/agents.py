@@ -199,7 +199,7 @@ class Agent(Attempts):
         self.tell("is refused: {}", fault.reason.name)
         if fault.error_class is ErrorClass.INVALID_REQUEST:
             self.die()
-            self.world.loop.call_later(1.0, self.start)
+            self.world.loop.call_later(1.0, self._start_again)
         elif self.stream is not None:
             self.stream.break_now()
 

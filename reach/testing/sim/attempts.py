@@ -56,6 +56,15 @@ class Attempts:
         """A line of the story."""
         self.world.story.tell(self.name, what, *details)
 
+    def start(self) -> None:
+        """A new process."""
+        raise NotImplementedError
+
+    def _start_again(self) -> None:
+        """Unless somebody else has done so: there is one process at a time."""
+        if self.process.dead:
+            self.start()
+
     def put(self, *item: Any) -> None:
         """Says something, if there is a stream that works."""
         raise NotImplementedError

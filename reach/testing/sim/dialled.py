@@ -152,10 +152,6 @@ class DialledAgent(Attempts):
         else:
             later()
 
-    def _start_again(self) -> None:
-        if self.process.dead:
-            self.start()
-
     def _look_whether_asked(self) -> None:
         if self._asked_at + UNASKED_S < self.world.loop.now:
             self.tell("was asked nothing for long")

@@ -111,7 +111,7 @@ class World:
         random, dice = self.random, self.dice
         self.server.start()
         for agent in self.agents:
-            self.loop.call_later(2.0 * random.random(), agent.start)
+            self.loop.call_later(2.0 * random.random(), self._start_agent, agent)
         for caller in self.callers:
             caller.connect()
         if dice.asks:
