@@ -20,9 +20,12 @@ A = AgentKey("acme", "a@host")
 B = AgentKey("acme", "b@host")
 
 
-@pytest.fixture(params=["memory"])
+@pytest.fixture(params=["memory", "etcd"])
 async def backend(request):
-    async with open_backend(request.param) as opened:
+    servers = request.getfixturevalue("etcd_server") if request.param == "etcd" else None
+    if servers is not None:
+        await servers.ready()
+    async with open_backend(request.param, servers) as opened:
         yield opened
 
 

@@ -1,0 +1,1 @@
+"""agentreach.internal: generated from protos/ by `make gen`; never edited."""

@@ -1,0 +1,1 @@
+"""agentreach.internal.etcd: generated from protos/ by `make gen`; never edited."""
