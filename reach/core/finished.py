@@ -19,7 +19,7 @@ KEEP_BYTES = 64 << 20
 class Finished:
     """The finished tasks of one pool, oldest first, by kind."""
 
-    __slots__ = ("_bytes", "_kept", "_leaving", "_streamed", "_streamed_bytes")
+    __slots__ = ("_bytes", "_kept", "_leaving", "_postponed_ms", "_streamed", "_streamed_bytes")
 
     def __init__(self) -> None:
         self._leaving: list[Task] = []
@@ -27,15 +27,20 @@ class Finished:
         """(bytes, task): plain, volatile"""
         self._bytes = [0, 0]
         self._streamed: deque[tuple[int, int, Task]] = deque()
-        """(until_ms, bytes, task)"""
+        """(until_ms, bytes, task); all times are later by `_postponed_ms`."""
         self._streamed_bytes = 0
+        self._postponed_ms = 0
+
+    def postpone(self, ms: int) -> None:
+        """Time that does not count, for nobody could be told of an end."""
+        self._postponed_ms += ms
 
     def keep(self, task: Task, now_ms: int) -> None:
         """A task has finished. If it is one too many, the oldest of its kind leaves."""
         log = task.log
         if log is not None and (log.fold.channels or log.readers):
             size = log.bytes + log.fold.size
-            self._streamed.append((now_ms + KEEP_MS, size, task))
+            self._streamed.append((now_ms + KEEP_MS - self._postponed_ms, size, task))
             self._streamed_bytes += size
             return
         kind, most = (1, KEEP_VOLATILE) if task.volatile else (0, KEEP_PLAIN)
@@ -52,7 +57,8 @@ class Finished:
     def drop(self, turn: Turn) -> None:
         """Lets go of those that have to leave: also of the streamed ones whose time is over or that are too much."""
         kept = self._streamed
-        while kept and (kept[0][0] <= turn.now_ms or self._streamed_bytes > KEEP_BYTES):
+        now_ms = turn.now_ms - self._postponed_ms
+        while kept and (kept[0][0] <= now_ms or self._streamed_bytes > KEEP_BYTES):
             _, size, task = kept.popleft()
             self._streamed_bytes -= size
             self._leaving.append(task)

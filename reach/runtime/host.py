@@ -82,6 +82,8 @@ class Host(Pools):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._ticked_ms = clock.now_ms()
+        self._held = False
+        """The store took nothing when the last turn was made."""
         self._ticker = self._loop.call_later(TICK_MS / 1_000, self._tick)
         self._revision = 1
         self.committer = Committer(journal, self.perform, on_broken, notes.committed, writer)
@@ -158,6 +160,10 @@ class Host(Pools):
         """A turn; its pools know if the process stood still before it."""
         turn = fx.Turn(self.clock.now_ms(), self.clock.wall_ms())
         before, self._ticked_ms = self._ticked_ms, turn.now_ms
+        if self._held or self.committer.held is not None:  # what ended is kept from when its callers can be told
+            self._held = self.committer.held is not None
+            for pool in self._pools.values():
+                pool.finished.postpone(turn.now_ms - before)
         if (stalled_ms := turn.now_ms - before - TICK_MS) > STALLED_MS:
             if any(one.link is not None for pool in self.pools() for one in pool.instances.values()):
                 log.warning("this process stood still: agents are not judged by it", extra={"stalled_ms": stalled_ms})

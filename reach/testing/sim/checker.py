@@ -71,8 +71,9 @@ class TaskTruth:
         self.offered, self.given, self.told, self.told_at, self.reborn = {}, set(), None, None, True
 
 
-VOLATILE_SECONDS = 9.0
-"""How long what is volatile must be known after its end, at least; then it may begin anew under the same id."""
+VOLATILE_SECONDS = 8.0
+"""How long what is volatile must be known after its end was told, at least: 10 s after the end, of which a slow commit
+and the way may take some; then it may begin anew under the same id."""
 
 
 class Checker:
