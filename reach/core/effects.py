@@ -320,9 +320,9 @@ class Then:
 
 
 class Turn:
-    """What one step of one or several pools asks for. One per turn of the shell."""
+    """What one step of one or several pools asks for. One per turn of the shell; in a cluster, one per shard."""
 
-    __slots__ = ("accepted", "now_ms", "sends", "wall_ms", "writes")
+    __slots__ = ("accepted", "now_ms", "sends", "shard", "wall_ms", "writes")
 
     def __init__(self, now_ms: int, wall_ms: int) -> None:
         self.now_ms = now_ms
@@ -331,6 +331,8 @@ class Turn:
         """The new tasks of which it writes rows; the journal may have given the id of one to another."""
         self.writes = Writes()
         self.sends: list[Any] = []
+        self.shard: Any = None
+        """The shell's own, where a shard can be given up: nothing is sent for one that was."""
 
 
 def then(act: Callable[[], Any]) -> Turn:

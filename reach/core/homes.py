@@ -266,6 +266,12 @@ class Home:
         self.room.count(context.tenant, -1, -context.size - SESSION_OVERHEAD)
         self._dirty[context.name] = None
 
+    def clear(self) -> None:
+        """The shard is another node's: nothing of it is known here, and nothing is to be written."""
+        for context in list(self._contexts.values()):
+            self._drop(context)
+        self._dirty.clear()
+
     # -- keeping ------------------------------------------------------------------------------------------------------
 
     def rows(self, now_ms: int, wall_ms: int) -> list[ContextRow]:

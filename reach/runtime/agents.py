@@ -6,13 +6,13 @@ and says so by the event `LinkEnded`.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from reach.core.dialogue import Input
 from reach.core.effects import Welcome
 from reach.core.model import Fault, Instance, Task
 from reach.core.stream import Reader
-from reach.errors import Reason
+from reach.errors import ErrorClass, Reason
 
 
 class AgentLink(Protocol):
@@ -89,6 +89,45 @@ class Reply(Protocol):
 
     def refused(self, fault: Fault) -> None:
         """It is refused."""
+
+
+MOVED: Final = Fault(
+    ErrorClass.UNAVAILABLE, Reason.OWNER_UNAVAILABLE, "this has moved to another node: ask again", None, 200
+)
+
+
+class Deaf:
+    """The sink of a reader that was let go."""
+
+    def accepted(self, reader: Any, task: Task, state: int, deduplicated: bool) -> None:
+        """See Sink."""
+
+    def refused(self, reader: Any, fault: Fault) -> None:
+        """See Sink."""
+
+    def events(self, reader: Any, task: Task, events: list[tuple[int, int, int, int, Any]]) -> None:
+        """See Sink."""
+
+    def ended(self, reader: Any, task: Task) -> None:
+        """See Sink."""
+
+
+DEAF: Final = Deaf()
+
+
+def moved(asked: Any) -> None:
+    """An event, or an effect, of a pool that is another node's by now: tells whoever waits for an answer to it."""
+    waiting = getattr(asked, "reply", None) or getattr(asked, "reader", None)
+    if isinstance(waiting, Reader):
+        let_go(waiting)
+    else:
+        refuse(waiting, MOVED)
+
+
+def let_go(reader: Reader) -> None:
+    """Tells a reader that its task has moved, once, and nothing more."""
+    sink, reader.sink = reader.sink, DEAF
+    sink.refused(reader, MOVED)
 
 
 def refuse(reply: Any, fault: Fault) -> None:

@@ -33,6 +33,11 @@ Perform = Callable[[Turn, list[int]], None]
 """Sends what a turn asks for; the list holds the rows that were taken by another task."""
 
 
+def certain() -> bool:
+    """A node that owns all there is has no doubt of it."""
+    return False
+
+
 class Committer:
     """Owns the writer of a journal.
 
@@ -70,6 +75,10 @@ class Committer:
         self.on_lost: Callable[[frozenset[int]], None] = nothing
         """Hears which shards turned out to be another node's, before the turns of that commit are performed: what these
         ask to be sent for such a shard is not to be. Rows of other shards were kept."""
+        self.doubt: Callable[[], bool] = certain
+        """Whether this node may have lost what it owns, and does not know: then nothing is sent (CLU-2)."""
+        self._doubtful: list[tuple[Turn, list[int]]] = []
+        """What is to be sent once there is no doubt."""
         self._writer = writer if writer is not None else ThreadWriter()
 
     def submit(self, turn: Turn) -> None:
@@ -86,7 +95,19 @@ class Committer:
         elif self._open is not None:
             self._open.append(turn)
         else:
-            self._perform(turn, [])
+            self._send(turn, [])
+
+    def _send(self, turn: Turn, taken: list[int]) -> None:
+        if self.doubt():
+            self._doubtful.append((turn, taken))
+        else:
+            self._perform(turn, taken)
+
+    def sure(self) -> None:
+        """There is no doubt any more: what waited for that is sent."""
+        waiting, self._doubtful = self._doubtful, []
+        for turn, taken in waiting:
+            self._send(turn, taken)
 
     def _begin_soon(self) -> None:
         """What else this turn of the loop brings comes along, and what it has to send leaves first: the writer thread
@@ -170,7 +191,7 @@ class Committer:
         if self._turns:
             self._begin_soon()
         for turn in turns:
-            self._perform(turn, taken)
+            self._send(turn, taken)
         if not self._turns:
             for waiting in self._idle:
                 if not waiting.done():

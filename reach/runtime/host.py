@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 from reach.core import effects as fx
 from reach.core.directory import UNRESOLVED, Directory
@@ -20,10 +20,11 @@ from reach.core.rows import RowNumbers
 from reach.core.session import TURN
 from reach.core.sifting import ANYBODY
 from reach.errors import ErrorClass, Reason
-from reach.runtime.agents import refuse
+from reach.runtime.agents import moved, refuse
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
 from reach.runtime.level_1 import LevelOne
+from reach.runtime.notes import Notes
 from reach.runtime.outbox import Outbox
 from reach.runtime.past import Past
 from reach.runtime.pools import Codec, Pools
@@ -48,22 +49,6 @@ one reason to look."""
 AT_WORK = (TaskState.DELIVERED, TaskState.RUNNING, TaskState.WAITING)
 
 
-class Notes(Protocol):
-    """Who hears of what operators should know: counters, logs, alerts."""
-
-    def noted(self, note: fx.Noted) -> None:
-        """A retry, a dead letter, a change of health."""
-
-    def ended(self, task: Task) -> None:
-        """A task ended. Called for each task: must cost next to nothing."""
-
-    def began(self, task: Task) -> str:
-        """An attempt of a task whose trace is recorded is offered; returns the traceparent for the agent."""
-
-    def committed(self, rows: int, ms: float) -> None:
-        """A group commit is done."""
-
-
 class Host(Pools):
     """See the module."""
 
@@ -77,6 +62,8 @@ class Host(Pools):
         self._loop = asyncio.get_running_loop()
         self._ready: dict[int, Shard] = {}
         self._scheduled = False
+        self.by_shard = False
+        """Each shard has turns of its own, so that one can be given up without the others (`moving.py`)."""
         self._resettling = Resettling(self)
         self._looking: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -133,7 +120,10 @@ class Host(Pools):
             event: What.
             first: What else has happened in this turn comes after it.
         """
-        shard = self.shards[pool.shard]
+        shard = self.shards.get(pool.shard)
+        if shard is None:
+            moved(event)
+            return
         mail = shard.mail.get(pool.key)
         if mail is None:
             shard.mail[pool.key] = [event]
@@ -149,12 +139,19 @@ class Host(Pools):
     def _step(self) -> None:
         self._scheduled = False
         ready, self._ready = self._ready, {}
-        turn = self._turn()
-        for shard in ready.values():
-            shard.step(turn)
-        self.committer.submit(turn)
+        self._run(ready.values(), Shard.step)
         for shard in ready.values():
             self._arm(shard.next_wake_ms())
+
+    def _run(self, shards: Iterable[Shard], act: Callable[[Shard, fx.Turn], None]) -> None:
+        turn = self._turn()
+        for shard in shards:
+            act(shard, turn)
+            if self.by_shard:
+                turn.shard = shard
+                self.committer.submit(turn)
+                turn = fx.Turn(turn.now_ms, turn.wall_ms)
+        self.committer.submit(turn)
 
     def _turn(self) -> fx.Turn:
         """A turn; its pools know if the process stood still before it."""
@@ -186,14 +183,13 @@ class Host(Pools):
 
     def _wake(self) -> None:
         self._timer = None
-        if self.committer.held is not None:  # timers stand still while the store cannot keep what they decide
+        if (
+            self.committer.held is not None or self.committer.doubt()
+        ):  # timers stand still while the store cannot keep what they decide
             self._timer_ms = self.clock.now_ms() + 500
             self._timer = self._loop.call_later(0.5, self._wake)
             return
-        turn = self._turn()
-        for shard in self.shards.values():
-            shard.wake(turn)
-        self.committer.submit(turn)
+        self._run(self.shards.values(), Shard.wake)
         self.arm_all()
 
     # -- sends --------------------------------------------------------------------------------------------------------
@@ -201,6 +197,10 @@ class Host(Pools):
     def perform(self, turn: fx.Turn, taken: list[int]) -> None:
         """Sends what a turn asks for, once it is durable."""
         acts = self._acts
+        if turn.shard is not None and turn.shard.gone:
+            for send in turn.sends:
+                moved(send)
+            return
         if taken:
             undo(self, turn, taken)
         for send in turn.sends:
@@ -314,9 +314,9 @@ class Host(Pools):
         self._look_again_soon()
         return pool
 
-    def drop(self, pool: Pool) -> None:
-        """Forgets a pool that nobody needs (see `idle_pools`), also where it was seen as one of several."""
-        super().drop(pool)
+    def forget(self, pool: Pool) -> None:
+        """See Pools; also where it was seen as one of several."""
+        super().forget(pool)
         self.level_1.forget(pool.key)
 
     def _look_again_soon(self) -> None:

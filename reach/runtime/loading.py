@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from reach.collector import made_to_stay
 from reach.core.effects import Turn
@@ -19,8 +19,9 @@ LANES = 1_000
 FACTS = 1_000
 
 
-def unapplied_turns(journal: Journal) -> list[Ended]:
-    """Tasks of sessions that ended, and whose turns the contexts lack, in order of their end. Blocks."""
+def unapplied_turns(journal: Journal, shards: Collection[int] | None = None) -> list[Ended]:
+    """Tasks of sessions that ended, and whose turns the contexts lack, in order of their end; only of these shards, if
+    some are named. Blocks."""
     found: list[Ended] = []
     lanes = journal.fact_lanes(TURN, None, LANES)
     while lanes:
@@ -28,6 +29,8 @@ def unapplied_turns(journal: Journal) -> list[Ended]:
             facts = journal.facts(TURN, lane, 0, FACTS)
             while facts:
                 for stored in facts:
+                    if shards is not None and stored.fact.shard not in shards:
+                        continue
                     task = journal.find(stored.fact.tenant, stored.fact.task_id)
                     if task is not None and task.outcome is not None and task.task.row == stored.fact.row:
                         found.append((stored.fact, task))
@@ -39,10 +42,21 @@ def unapplied_turns(journal: Journal) -> list[Ended]:
 def restore(host: Host, loaded: Loaded, turns: Sequence[Ended] = ()) -> int:
     """Brings back what the journal holds; returns how many tasks go on. Called once, before anything is served.
 
-    The tasks are taken out of `loaded` on the way: what they become needs their memory.
+    The tasks are taken out of `loaded`: what they become needs their memory.
     """
     turn = Turn(host.clock.now_ms(), host.clock.wall_ms())
     host.begin(loaded.next_row, loaded.next_revision)
+    count = bring(host, loaded, turns, turn)
+    host.committer.submit(turn)
+    host.arm_all()
+    host.outbox.start()
+    host.sessions.start()
+    return count
+
+
+def bring(host: Host, loaded: Loaded, turns: Sequence[Ended], turn: Turn) -> int:
+    """Makes pools, sessions and tasks of what was loaded; `turn` gets what that asks for. The tasks are taken out of
+    `loaded` on the way."""
     with made_to_stay():
         _restore_agents(host, loaded.agents, turn)
         for pin in loaded.pins:
@@ -54,10 +68,6 @@ def restore(host: Host, loaded: Loaded, turns: Sequence[Ended] = ()) -> int:
         while loaded.tasks:
             tasks.add(loaded.tasks.pop())
         tasks.end()
-    host.committer.submit(turn)
-    host.arm_all()
-    host.outbox.start()
-    host.sessions.start()
     return count
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -123,6 +123,24 @@ class Outbox:
         """Hands over what the journal holds from before. Called once, when all else is restored."""
         for kind in self._kinds.values():
             self._look(kind)
+
+    def look_again(self) -> None:
+        """Shards have come, and with them facts, also in lanes that are open: these are read from their beginning."""
+        for kind in self._kinds.values():
+            for lane in list(kind.lanes.values()):
+                lane.cursor, lane.left = 0, True
+                self._tend(kind, lane)
+            kind.left = kind.refused = True
+            if not kind.looking:
+                self._look(kind)
+
+    def leave(self, shards: Collection[int]) -> None:
+        """These shards are another node's: it delivers their facts, those too that are being delivered here."""
+        self._done = [done for done in self._done if done.shard not in shards]
+        for kind in self._kinds.values():
+            for lane in list(kind.lanes.values()):
+                for name in [name for name in lane.held if name[0] in shards]:
+                    self._forgotten(kind, lane, name)
 
     def held(self, kind: str) -> int:
         """Facts of a kind in memory that are not known to be delivered and forgotten."""

@@ -22,6 +22,8 @@ from reach.runtime.clock import Clock
 from reach.runtime.settings import Settings
 from reach.runtime.shard import Shard
 
+NOWHERE = -1
+"""In place of the shard of a pool that is forgotten."""
 MAX_POOLS = 10_000
 """Pools of a node, before tasks for types that nobody has share one."""
 
@@ -91,8 +93,14 @@ class Pools:
 
     def drop(self, pool: Pool) -> None:
         """Forgets a pool that nobody needs (see `idle_pools`)."""
+        del self.shards[pool.shard].pools[pool.key]
+        self.forget(pool)
+
+    def forget(self, pool: Pool) -> None:
+        """Forgets a pool whose shard is gone already. Whoever still knows it finds that nobody takes its mail."""
         pool.handoffs.clear()
-        del self._pools[pool.key], self.shards[pool.shard].pools[pool.key]
+        pool.shard = NOWHERE
+        del self._pools[pool.key]
         of_type = self._by_type[pool.key.agent_type]
         del of_type[pool.key]
         if not of_type:

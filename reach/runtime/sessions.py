@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -103,6 +103,12 @@ class Sessions:
         for fact, stored in turns:
             self._apply(self._host.past.task_of(stored))
             self._forget(fact)
+
+    def leave(self, shards: Collection[int]) -> None:
+        """These shards are another node's: what is known of their sessions is there."""
+        for number in shards:
+            self._homes[number].clear()
+        self._done = {name: done for name, done in self._done.items() if name[0] not in shards}
 
     def start(self) -> None:
         """Looks for sessions whose time is over, from now on."""

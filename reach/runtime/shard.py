@@ -16,12 +16,14 @@ log = logging.getLogger(__name__)
 class Shard:
     """The pools of one shard, and what has happened to them since the last step."""
 
-    __slots__ = ("mail", "number", "pools")
+    __slots__ = ("gone", "mail", "number", "pools")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.pools: dict[PoolKey, Pool] = {}
         self.mail: dict[PoolKey, list[Any]] = {}
+        self.gone = False
+        """It is another node's: nothing that was decided here is told."""
 
     def step(self, turn: Turn) -> None:
         """Steps each pool that has mail, with what is due besides."""

@@ -82,12 +82,19 @@ class Quiet:
 class Shell:
     """A host and what it says. `journal` is that of an earlier one: this one goes on where that one was."""
 
-    def __init__(self, journal: MemoryJournal | None = None) -> None:
+    def __init__(self, journal: MemoryJournal | None = None, clock: Clock | None = None) -> None:
         self.journal = journal if journal is not None else MemoryJournal()
         self.writer = HeldWriter()
         self.reads = HeldReads()
         self.host = Host(
-            self.journal, ProtoCodec(READER), Quiet(), Clock(), Settings(), lambda _: None, self.writer, self.reads
+            self.journal,
+            ProtoCodec(READER),
+            Quiet(),
+            clock or Clock(),
+            Settings(),
+            lambda _: None,
+            self.writer,
+            self.reads,
         )
         restore(self.host, self.journal.load())
         self.reach = Reach(self.host, "test")

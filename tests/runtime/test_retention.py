@@ -108,7 +108,7 @@ async def test_batches_follow_the_time_that_they_take(monkeypatch: pytest.Monkey
     asked: list[int] = []
 
     class Counting(MemoryJournal):
-        def purge(self, ended_before_ms: int, limit: int, *, dead_letters: bool = False) -> int:
+        def purge(self, ended_before_ms: int, limit: int, *, dead_letters: bool = False, **_: Any) -> int:
             asked.append(limit)
             return limit if len(asked) < 8 else 0
 

@@ -1,0 +1,145 @@
+"""Which shards this node owns: as the leader wishes, and as the journal says (CLU-2, CLU-3).
+
+The wish says what to claim and what to give up; the epochs in the journal are the only truth. Every half second they
+are confirmed. A node that was paused, or does not reach the journal, has not confirmed them for `SURE_MS` by its own
+clock: it is in doubt, and sends nothing until it knows. What turns out to be another node's is forgotten, that and only
+that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from functools import partial
+from typing import Final
+
+from reach.runtime.host import Host
+from reach.runtime.loading import unapplied_turns
+from reach.runtime.moving import leave, take
+from reach.runtime.retention import Tending
+from reach.runtime.sessions import Ended
+from reach.store.base import Loaded, SharedJournal, StoreError
+
+log = logging.getLogger(__name__)
+
+CONFIRM_SECONDS: Final = 0.5
+"""How often epochs are confirmed. Larger: a node that lost a shard it has nothing to write for notices later."""
+SURE_MS: Final = 2_000
+"""How long a confirmation is worth something. Others may claim at any time, and serve at once."""
+LOG_EVERY_MS: Final = 10_000
+
+
+class Claims:
+    """See the module. To be made before anything is restored, and started with `run`.
+
+    Args:
+        host: The shards that this node has.
+        journal: Who owns what.
+    """
+
+    def __init__(self, host: Host, journal: SharedJournal) -> None:
+        self._host = host
+        self._journal = journal
+        self._tending = Tending(host.committer)
+        self._clock = host.clock
+        self._wished: frozenset[int] = frozenset()
+        self._stirred = asyncio.Event()
+        self._confirmed_ms = self._clock.now_ms()
+        self._logged_ms = -LOG_EVERY_MS
+        self._settled: asyncio.Event = asyncio.Event()
+        self.owned: frozenset[int] = frozenset()
+        """What is served."""
+        host.by_shard = True
+        host.committer.doubt = self.is_in_doubt
+        host.committer.on_lost = self._lost
+
+    def wish(self, shards: Collection[int]) -> None:
+        """What this node should own from now on."""
+        self._wished = frozenset(shards)
+        self._settled.clear()
+        self._stirred.set()
+
+    async def fulfilled(self) -> None:
+        """Returns when this node owns what is wished, and nothing else."""
+        await self._settled.wait()
+
+    def is_in_doubt(self) -> bool:
+        """Whether what this node owns may be another's by now (CLU-2)."""
+        return self._clock.now_ms() - self._confirmed_ms > SURE_MS
+
+    async def run(self) -> None:
+        """Follows the wish, and confirms, for as long as the node lives."""
+        while True:
+            self._stirred.clear()
+            try:
+                await self._confirm()
+                await self._follow()
+            except StoreError as error:
+                now_ms = self._clock.now_ms()
+                if now_ms - self._logged_ms > LOG_EVERY_MS:
+                    self._logged_ms = now_ms
+                    log.error("what this node owns cannot be confirmed: %s", error)
+            try:
+                async with asyncio.timeout(CONFIRM_SECONDS):
+                    await self._stirred.wait()
+            except TimeoutError:
+                pass
+
+    async def give_up(self) -> None:
+        """Gives everything up, for the node stops. What was decided is written before."""
+        self._wished = frozenset()
+        await self._leave(self.owned)
+
+    async def _confirm(self) -> None:
+        asked_ms = self._clock.now_ms()
+        held = await self._tending.do(self._journal.confirm)
+        self._lost(self.owned - held)
+        self._confirmed_ms = asked_ms  # what held when it was asked may hold no more when it is answered
+        if not self.is_in_doubt():
+            self._host.committer.sure()
+
+    async def _follow(self) -> None:
+        wished = self._wished
+        if too_many := self.owned - wished:
+            await self._leave(too_many)
+        if missing := wished - self.owned:
+            await self._claim(missing)
+        if self.owned == self._wished:
+            self._settled.set()
+
+    async def _claim(self, shards: frozenset[int]) -> None:
+        self._host.committer.forget(shards)
+        loaded, turns, held = await self._tending.do(partial(self._take_over, shards))
+        if not shards <= held:
+            log.info("shards were claimed by another node meanwhile", extra={"shards": sorted(shards - held)})
+            await self._tending.do(partial(self._journal.give_up, shards))
+            return
+        count = take(self._host, shards, loaded, turns)
+        self.owned |= shards
+        log.info("shards came", extra={"shards": sorted(shards), "tasks": count})
+
+    def _take_over(self, shards: frozenset[int]) -> tuple[Loaded, list[Ended], frozenset[int]]:
+        """In the writer: after all that was written before, and before anything that is decided under the claim. What
+        is held after all was loaded was held all the time."""
+        self._journal.claim(shards)
+        return self._journal.load_shards(shards), unapplied_turns(self._journal, shards), self._journal.confirm()
+
+    async def _leave(self, shards: frozenset[int]) -> None:
+        if not shards:
+            return
+        await self._host.settled()  # what is decided is kept, and told
+        self._forget(shards)
+        await self._tending.do(partial(self._journal.give_up, shards))
+        log.info("shards were given up", extra={"shards": sorted(shards)})
+
+    def _lost(self, shards: frozenset[int]) -> None:
+        if lost := shards & self.owned:
+            log.warning("shards are another node's: what was decided here is void", extra={"shards": sorted(lost)})
+            self._forget(lost)
+            self._stirred.set()
+
+    def _forget(self, shards: frozenset[int]) -> None:
+        self.owned -= shards
+        leave(self._host, shards)
+        self._host.committer.forget(shards)

@@ -1,0 +1,81 @@
+"""Shards come to a node and leave it while it runs.
+
+What comes is loaded under a new epoch and goes on like after a restart. What leaves is forgotten: memory, timers and
+mail; whoever waits for an answer is told to ask again, and agents are asked to come back, so that they find the new
+owner. Work that agents do goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from reach.core.effects import Turn
+from reach.core.model import FIRST_TERMINAL, PoolKey, Task
+from reach.core.placement import shard_of
+from reach.core.pool import Pool
+from reach.runtime.agents import let_go, moved
+from reach.runtime.loading import bring
+from reach.runtime.sessions import Ended
+from reach.store.base import Loaded
+
+if TYPE_CHECKING:
+    from reach.runtime.host import Host
+
+
+def take(host: Host, shards: Collection[int], loaded: Loaded, turns: Sequence[Ended]) -> int:
+    """Brings shards to life that were claimed; returns how many tasks go on.
+
+    Args:
+        host: Where.
+        shards: Which.
+        loaded: What the journal holds of them, loaded after the claim. Its tasks are taken out.
+        turns: Of their sessions, what the contexts lack.
+    """
+    ours = [row for row in loaded.agents if shard_of_agent(row.tenant, row.agent_type) in shards]
+    turn = Turn(host.clock.now_ms(), host.clock.wall_ms())
+    count = bring(host, loaded._replace(agents=ours), turns, turn)
+    host.committer.submit(turn)
+    host.arm_all()
+    host.outbox.look_again()
+    return count
+
+
+def leave(host: Host, shards: Collection[int]) -> None:
+    """Forgets shards that are another node's, or are about to be."""
+    gone = [host.shards.pop(number) for number in shards if number in host.shards]
+    for shard in gone:
+        shard.gone = True
+        mail, shard.mail = shard.mail, {}
+        for events in mail.values():
+            for event in events:
+                moved(event)
+    left = {pool for shard in gone for pool in shard.pools.values()}
+    for task in [task for task in host.tasks.values() if task.pool in left]:
+        _leave_task(host, task)
+    for pool in left:
+        _leave_pool(host, pool)
+    host.sessions.leave(shards)
+    host.outbox.leave(shards)
+
+
+def _leave_task(host: Host, task: Task) -> None:
+    del host.tasks[task.key]
+    readers = [*(task.waiters or ()), *(task.log.readers if task.log is not None else ())]
+    for reader in readers:
+        let_go(reader)
+    if task.root_task_id and task.state < FIRST_TERMINAL:
+        host.trees.left(task)
+
+
+def _leave_pool(host: Host, pool: Pool) -> None:
+    for instance in pool.instances.values():
+        if instance.link is not None:
+            instance.link.reopen()
+            instance.link = None
+    host.forget(pool)
+
+
+def shard_of_agent(tenant: str, agent_type: str) -> int:
+    """The shard of the pool of an instance."""
+    return shard_of(PoolKey(tenant, agent_type))

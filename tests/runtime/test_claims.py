@@ -1,0 +1,260 @@
+"""Shards come and go while nodes run: two real hosts over one journal in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from agentreach.v1 import agent_pb2
+from reach.core import events as ev
+from reach.core.model import FIRST_TERMINAL, PoolKey, TaskState
+from reach.core.placement import SHARDS, shard_of
+from reach.core.stream import Interest
+from reach.errors import Reason
+from reach.runtime.claims import SURE_MS, Claims
+from reach.runtime.clock import Clock
+from reach.store.memory_shared import MemoryNode, MemoryShared
+from reach.wire.agents import read_registration
+from tests.runtime.hosts import TENANT, Shell
+
+ALL = range(SHARDS)
+NOBODY = shard_of(PoolKey(TENANT, "nobody"))
+MOVED = ("refused", Reason.OWNER_UNAVAILABLE)
+
+
+class Leaping(Clock):
+    """The real one, which the test may set ahead."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+class Node(Shell):
+    """A host that owns what it claimed."""
+
+    def __init__(self, shared: MemoryShared) -> None:
+        self.store = MemoryNode(shared)
+        self.clock = Leaping()
+        super().__init__(self.store, self.clock)  # type: ignore[arg-type]
+        self.claims = Claims(self.host, self.store)
+        self._running: asyncio.Task[None] | None = None
+
+    async def own(self, shards: Any) -> None:
+        """Claims until it owns just these."""
+        self.claims.wish(shards)
+        if self._running is None:
+            self._running = asyncio.create_task(self.claims.run())
+        while not self.claims._settled.is_set():
+            await self.settle(2)
+            if self._running.done():
+                self._running.result()
+
+    async def confirm(self) -> None:
+        """Lets it look after what it owns."""
+        self.claims._stirred.set()
+        await self.settle()
+
+    async def stop(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        self.clock.ahead_ms = 0
+        self.claims._confirmed_ms = self.clock.now_ms()
+        await super().stop()
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[tuple[Node, Node]]:
+    shared = MemoryShared()
+    both = Node(shared), Node(shared)
+    await both[0].own(ALL)
+    yield both
+    for node in both:
+        await node.stop()
+
+
+async def test_CLU_3_what_waits_goes_on_with_the_new_owner(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    reader = one.submit("t", Interest.EVENTS)
+    await one.settle()
+    assert (TENANT, "t") in one.host.tasks
+    await one.own(())
+    assert one.heard(reader)[-1] == MOVED, "whoever waits is told to ask again"
+    assert not one.host.tasks
+    assert not one.host.shards
+    await two.own(ALL)
+    task = two.host.tasks[TENANT, "t"]
+    assert task.state < FIRST_TERMINAL
+    two.cancel("t", "enough")
+    await two.settle()
+    assert task.state is TaskState.CANCELLED
+
+
+async def test_CLU_2_an_owner_that_was_overtaken_promises_nothing(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    await two.own(ALL)
+    reader = one.submit("t", Interest.EVENTS)
+    await one.settle()
+    assert [what for what, _ in one.heard(reader)] == ["refused"]
+    assert one.heard(reader)[0] == MOVED
+    assert (TENANT, "t") not in one.host.tasks
+    assert two.store.find(TENANT, "t") is None
+
+
+async def test_CLU_2_only_the_shard_that_was_lost_is_given_up(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    await one.settle()
+    await two.own([NOBODY])
+    lost, kept = one.submit("lost", Interest.EVENTS), one.submit("kept", Interest.EVENTS, capability="x")
+    await one.settle()
+    assert one.heard(lost) == [MOVED]
+    assert one.heard(kept)[0][0] == "accepted"
+    await one.confirm()
+    assert one.claims.owned >= frozenset(ALL) - {NOBODY}
+
+
+async def test_CLU_2_a_node_that_was_paused_says_nothing_until_it_knows(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    reader = one.submit("t", Interest.EVENTS)
+    await one.settle()
+    await two.own(ALL)
+    told = len(one.said)
+    one.clock.ahead_ms = SURE_MS + 500
+    again = one.submit("t", Interest.EVENTS)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(one.said) == told, "what it has in memory may be old"
+    await one.confirm()
+    assert one.heard(again) == [MOVED]
+    assert one.heard(reader)[-1] == MOVED
+
+
+async def test_CLU_2_a_node_that_is_still_the_owner_goes_on_where_it_was(nodes: tuple[Node, Node]) -> None:
+    one, _ = nodes
+    one.submit("t", Interest.EVENTS)
+    await one.settle()
+    one.store.cut_off = True
+    one.clock.ahead_ms = SURE_MS + 500
+    again = one.submit("t", Interest.EVENTS)
+    await one.settle()
+    assert one.claims.is_in_doubt()
+    assert one.heard(again) == []
+    one.store.cut_off = False
+    await one.confirm()
+    assert not one.claims.is_in_doubt()
+    assert one.heard(again)[0] == ("accepted", True)
+
+
+async def test_CLU_4_without_a_wish_nothing_moves(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    await one.own(ALL)
+    await one.confirm()
+    assert one.claims.owned == frozenset(ALL)
+    assert two.claims.owned == frozenset()
+
+
+async def test_CLU_3_mail_that_was_not_read_is_answered(nodes: tuple[Node, Node]) -> None:
+    one, _ = nodes
+    reader = one.submit("t", Interest.EVENTS)
+    one.claims._forget(frozenset(ALL))
+    assert one.heard(reader) == [MOVED]
+    await one.settle()
+    assert one.store.find(TENANT, "t") is None
+
+
+async def test_CLU_3_a_shard_that_comes_back_is_read_anew(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    one.submit("t", Interest.EVENTS)
+    await one.settle()
+    await two.own(ALL)
+    two.cancel("t", "enough")
+    await two.settle()
+    await one.confirm()
+    await two.own(())
+    await one.own(ALL)
+    assert (TENANT, "t") not in one.host.tasks
+    reader = one.subscribe("t", Interest.OUTCOME)
+    await one.settle()
+    assert one.heard(reader) == [("ended", "cancelled: enough")]
+
+
+class Link:
+    """An agent that does one task, and says so when it is told to."""
+
+    tenant = TENANT
+
+    def __init__(self) -> None:
+        self.instance: Any = None
+        self.offers: list[tuple[Any, int]] = []
+        self.acknowledged: list[int] = []
+        self.reopened = 0
+        self.unknown: list[Any] = []
+
+    def welcome(self, effect: Any) -> None:
+        self.instance = effect.instance
+        self.unknown += effect.unknown
+
+    def offer(self, task: Any, instance: Any, traceparent: str) -> None:
+        self.offers.append((task, task.attempt))
+
+    def acknowledge(self, tenant: str, task_id: str, attempt: int) -> None:
+        self.acknowledged.append(attempt)
+
+    def reopen(self) -> None:
+        self.reopened += 1
+
+    def stop(self, *_: Any) -> None: ...
+
+
+def attach(node: Node, running: list[tuple[str, str, int, int]]) -> Link:
+    link = Link()
+    registration = agent_pb2.Registration(agent_id="nobody", boot_id="boot", instance_id="one", ready=True)
+    node.reach.hello(TENANT, *read_registration(registration), link, running, {})
+    return link
+
+
+def answer(node: Node, link: Link) -> None:
+    report = ev.Reported(link.instance, TENANT, "t", 1)
+    report.content, report.media_type = "done", "text/plain"
+    node.reach.post(node.host.pool_if_any(PoolKey(TENANT, "nobody")) or link.offers[0][0].pool, report)
+
+
+def outcome_at(node: Node) -> int | None:
+    """How the task ended, as the journal has it."""
+    found = node.store.find(TENANT, "t")
+    assert found is not None
+    return found.outcome.state if found.outcome is not None else None
+
+
+@pytest.mark.parametrize("knows", [False, True])
+async def test_CLU_3_running_work_is_kept_by_the_new_owner_and_its_result_is_told_to_nobody_else(
+    nodes: tuple[Node, Node], knows: bool
+) -> None:
+    one, two = nodes
+    link = attach(one, [])
+    await one.settle()
+    one.submit("t", Interest.OUTCOME)
+    await one.settle()
+    ((_, attempt),) = link.offers
+    one.claims._wished = frozenset()
+    await two.own(ALL)
+    if knows:
+        await one.confirm()
+        assert link.reopened == 1
+    answer(one, link)
+    await one.settle()
+    assert link.acknowledged == [], "or the agent would forget what nobody keeps"
+    assert link.reopened == 1
+    assert outcome_at(two) is None
+    again = attach(two, [(TENANT, "t", attempt, 0)])
+    await two.settle()
+    assert (again.unknown, again.offers) == ([], []), "it is kept, and not run again"
+    answer(two, again)
+    await two.settle()
+    assert again.acknowledged == [1]
+    assert outcome_at(two) == TaskState.SUCCEEDED
