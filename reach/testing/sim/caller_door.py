@@ -129,7 +129,7 @@ class CallerDoor(ServerEnd):
         if reader.interest == Interest.OUTCOME:
             return
         self.server.tell("accepts {} of {}", TaskName(task.task_id), self.name)
-        self.server.checker.accepted(task.key)
+        self.server.checker.accepted(task.key, self._asked[reader.reference][0])
         if state < FIRST_TERMINAL and self._late[id(reader)]:
             self.server.checker.open(task.key, state)
         self._say("accepted", reader.reference, task.task_id)

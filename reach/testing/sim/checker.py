@@ -72,8 +72,7 @@ class TaskTruth:
 
 
 VOLATILE_SECONDS = 8.0
-"""How long what is volatile must be known after its end was told, at least: 10 s after the end, of which a slow commit
-and the way may take some; then it may begin anew under the same id."""
+"""How long what is volatile must be known after its end was told: 10 s, less what a slow commit took."""
 
 
 class Checker:
@@ -295,9 +294,11 @@ class Checker:
 
     # -- what the server says to callers ------------------------------------------------------------------------------
 
-    def accepted(self, key: TaskKey) -> None:
-        """The server says that a task is accepted."""
+    def accepted(self, key: TaskKey, spec: bytes | None = None) -> None:
+        """The server says that a task is accepted. `spec`: what was brought, which must be what counts (DLV-3)."""
         known = self.truth(key)
+        if spec is not None and known.row and spec != known.spec:
+            self.violate("SAME_ID_SAME_CONTENT", key, f"{spec!r} is accepted, {known.spec!r} is written down")
         if not known.volatile and not known.row:
             self.violate("ACCEPTED_IS_DURABLE", key, "it is accepted and not written down")
         known.accepted = True
