@@ -1,9 +1,10 @@
 """Where a journal is written: in a thread of its own, work in order and one piece at a time, or on the loop, if that is
 sooner done than handed over.
 
-A commit of a few rows takes about half a millisecond. Handed to a thread it takes two to four times as long: the thread
-has to wake up, to win the interpreter from the loop for each statement, and to wake the loop again. So small commits
-run where they are asked for, as long as the disk is quick and nothing else is in the thread.
+A commit of 32 rows takes about half a millisecond. Handed to a thread it takes two to four times as long: the thread
+has to wake up, to win the interpreter from the loop for each statement, and to wake the loop again. So commits of a
+frame's rows (`FEW_ROWS` to `HERE_ROWS`) run where they are asked for, as long as the disk is quick and nothing else is
+in the thread. Smaller and larger ones go to the thread, where rows gather while others are written.
 """
 
 from __future__ import annotations

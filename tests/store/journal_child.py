@@ -23,6 +23,7 @@ from pathlib import Path
 from reach.core.rows import Writes
 from reach.store.base import StoreError
 from reach.store.sqlite import SqliteJournal
+from reach.store.sqlite_log import PAGE_BYTES
 from tests.contracts.journal_rows import attempt, outcome, task
 
 SYNC_CALLS = {"x86_64": (74, 75), "aarch64": (82, 83)}
@@ -45,18 +46,32 @@ def batch_of(number: int, first: int, last: int, ended: range) -> Writes:
     return made
 
 
+def end_of_log(log: Path, known: int = 0) -> int:
+    """Where the last frame of a log that has not begun anew ends; `known`: up to here there are frames. What follows
+    are zeros, for the file is made longer ahead of need."""
+    with log.open("rb") as file:
+        header = file.read(32)
+        end = max(known, len(header))
+        while True:
+            file.seek(end)
+            if file.read(16)[8:] != header[16:24]:
+                return end
+            end += 24 + PAGE_BYTES
+
+
 def load(journal: SqliteJournal, seed: int) -> None:
     chance = random.Random(seed)
     loaded = journal.load()
     ended = range(0)
     first = loaded.next_row
     number = first
+    end = 0
     say("ready")
     while True:
         last = first + chance.choice([1, 1, 3, 10, 40, 130]) - 1
         journal.commit(batch_of(number, first, last, ended))
-        log = Path(f"{journal._path}-wal")
-        say("kept", number, first, last, log.stat().st_size)
+        end = end_of_log(Path(f"{journal._path}-wal"), end)
+        say("kept", number, first, last, end)
         ended = range(first, last + 1)
         first = last + 1
         number += 1

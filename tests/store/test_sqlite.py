@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,9 @@ from reach.store.base import StoreBroken, StoreFull, StoreLocked, StoreUnavailab
 from reach.store.migrations import MIGRATIONS, NEWEST
 from reach.store.sqlite import SqliteJournal
 from reach.store.sqlite_keys import KeyIndex
-from reach.store.sqlite_log import HEAVY_PAGES, MOST_BYTES, MOST_PAGES, PAGE_BYTES
+from reach.store.sqlite_log import HEAVY_PAGES, MOST_BYTES, MOST_PAGES, PAGE_BYTES, PIECE_BYTES
 from tests.contracts.journal_rows import agent, attempt, outcome, pin, task, writes
+from tests.store.journal_child import end_of_log
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -525,17 +527,44 @@ def test_a_commit_that_copies_the_log_is_told_before(journal, folder):
     """Small rows or large ones: the guess is near enough that no other commit does it."""
     row = 1
     for size in (256, 30_000):
-        before = 0
-        while not journal.heavy():
+        end = 0
+        while not journal._log.is_full():
             journal.commit(writes(tasks=[task(row + number, spec=os.urandom(size)) for number in range(32)]))
             row += 32
-            before = log_bytes(folder)
-        assert HEAVY_PAGES * 0.5 < before / PAGE_BYTES < MOST_PAGES
+            end = end_of_log(folder / "journal.db-wal", end)
+        assert HEAVY_PAGES * 0.5 < end / PAGE_BYTES < MOST_PAGES
+        assert journal.heavy()
+        before = log_bytes(folder)
         journal.commit(writes(tasks=[task(row)]))
         row += 1
         assert not journal.heavy()
         assert log_bytes(folder) == before, "it begins anew in the same file"
         journal._writer.execute("pragma wal_checkpoint(truncate)").fetchall()
+
+
+def test_the_log_is_made_longer_before_it_is_needed(journal, folder):
+    """So that a sync finds a file that is as long as before. The commit that does it is told before; all others find
+    room."""
+    end, longer = 0, 0
+    for row in range(1, 2_000, 32):
+        told, before = journal.heavy(), log_bytes(folder)
+        journal.commit(writes(tasks=[task(row + number, spec=os.urandom(256)) for number in range(32)]))
+        assert (log_bytes(folder) > before) == told
+        longer += told
+        end = end_of_log(folder / "journal.db-wal", end)
+        assert end < log_bytes(folder)
+    assert longer <= 1 + 2 * end // PIECE_BYTES, "a guess, but no bad one"
+
+
+def test_a_log_that_cannot_be_made_longer_is_left_to_sqlite(journal, folder, monkeypatch):
+    def no_space(*_: object, **__: object) -> None:
+        raise OSError(ENOSPC, "no space")
+
+    monkeypatch.setattr(sqlite_log, "open", no_space, raising=False)
+    for row in range(1, 1_000, 32):
+        journal.commit(writes(tasks=[task(row + number, spec=os.urandom(256)) for number in range(32)]))
+        assert not journal.heavy()
+    assert log_bytes(folder) == end_of_log(folder / "journal.db-wal")
 
 
 def test_the_log_shrinks_after_a_reader_who_stayed(journal, folder):
