@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
@@ -50,12 +50,16 @@ class Claims:
         self._settled: asyncio.Event = asyncio.Event()
         self.owned: frozenset[int] = frozenset()
         """What is served."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Hears when that has changed."""
         host.by_shard = True
         host.committer.doubt = self.is_in_doubt
         host.committer.on_lost = self._lost
 
     def wish(self, shards: Collection[int]) -> None:
         """What this node should own from now on."""
+        if self._wished == frozenset(shards):
+            return
         self._wished = frozenset(shards)
         self._settled.clear()
         self._stirred.set()
@@ -117,6 +121,7 @@ class Claims:
             return
         count = take(self._host, shards, loaded, turns)
         self.owned |= shards
+        self.on_change()
         log.info("shards came", extra={"shards": sorted(shards), "tasks": count})
 
     def _take_over(self, shards: frozenset[int]) -> tuple[Loaded, list[Ended], frozenset[int]]:
@@ -143,3 +148,4 @@ class Claims:
         self.owned -= shards
         leave(self._host, shards)
         self._host.committer.forget(shards)
+        self.on_change()

@@ -26,6 +26,7 @@ from reach.runtime.committer import Committer
 from reach.runtime.level_1 import LevelOne
 from reach.runtime.notes import Notes
 from reach.runtime.outbox import Outbox
+from reach.runtime.ownership import AllOurs, Owners
 from reach.runtime.past import Past
 from reach.runtime.pools import Codec, Pools
 from reach.runtime.resettling import Resettling
@@ -57,6 +58,8 @@ class Host(Pools):
                  writer: Writer | None = None, reads: Executor | None = None) -> None:  # fmt: skip
         super().__init__(codec, clock, settings)
         self.notes = notes
+        self.owners: Owners = AllOurs()
+        """Which shards are this node's."""
         self.directory = Directory()
         self.level_1 = LevelOne(self, self.directory, clock.seed())
         self._loop = asyncio.get_running_loop()

@@ -1,0 +1,218 @@
+"""What makes a node one of several: it joins, owns what the leader wishes, and knows the agents of the others (CLU-1).
+
+What this node owns its `Claims` know; who owns the rest, the leader's wish says, as far as it is known here
+(`cluster/leader.py`). A call that comes to the wrong node costs a hop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from reach.cluster.base import AgentChange, AgentKey, Cluster, ClusterError, NodeInfo
+from reach.core.model import Instance, PoolKey
+from reach.core.placement import SHARDS, shard_of
+from reach.runtime.claims import Claims
+from reach.runtime.host import Host
+from reach.runtime.ownership import NOBODY, Moved, Peer
+
+log = logging.getLogger(__name__)
+
+PUBLISH_SECONDS: Final = 0.25
+"""How soon the others hear of an agent that has registered. Smaller: more looks through all agents."""
+UNREACHABLE_SECONDS: Final = 3.0
+"""How long the journal may not answer before the leader is told, so that another node may take over."""
+LEAVE_SECONDS: Final = 5.0
+"""How long a node that stops waits for the others to take what it owns."""
+AGAIN_SECONDS: Final = 1.0
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True):
+    """What all nodes know of an agent."""
+
+    agent_type: str
+    boot_id: str
+    registration: bytes
+
+
+class Member:
+    """See the module. It is the `Owners` of its host.
+
+    Args:
+        host: What this node does.
+        claims: What it owns.
+        cluster: The others. Started before, and stopped after.
+        info: What they know of this node.
+    """
+
+    def __init__(self, host: Host, claims: Claims, cluster: Cluster, info: NodeInfo) -> None:
+        self._host = host
+        self._claims = claims
+        self._cluster = cluster
+        self._info = info
+        self._owners: list[Peer | None] = [NOBODY] * SHARDS
+        self._watchers: list[Moved] = []
+        self._published: dict[AgentKey, tuple[bytes, str]] = {}
+        """Registration and boot of the agents of this node's pools, as all know them."""
+        self._held_since: float | None = None
+        host.owners = self
+        claims.on_change = self._look
+
+    # -- Owners -------------------------------------------------------------------------------------------------------
+
+    def node_of(self, shard: int) -> Peer | None:
+        """See Owners."""
+        return self._owners[shard]
+
+    def others(self) -> Sequence[Peer]:
+        """See Owners."""
+        nodes = self._cluster.membership.nodes()
+        return [Peer(name, info.peer_address) for name, info in nodes.items() if name != self._info.node_id]
+
+    def watch(self, moved: Moved) -> None:
+        """See Owners."""
+        self._watchers.append(moved)
+
+    def _look(self) -> None:
+        """Something may have moved."""
+        wish, nodes = self._cluster.placement.wish().nodes, self._cluster.membership.nodes()
+        self._claims.wish(self._cluster.placement.wish().shards_of(self._info.node_id))
+        before, owned = self._owners, self._claims.owned
+        self._owners = [None if shard in owned else NOBODY for shard in range(SHARDS)]
+        for shard, name in enumerate(wish):
+            info = nodes.get(name)
+            if shard not in owned and info is not None and name != self._info.node_id:
+                self._owners[shard] = Peer(name, info.peer_address)
+        changed = [shard for shard in range(SHARDS) if self._owners[shard] != before[shard]]
+        self._hear_of([key for key in self._cluster.registry.agents() if self._shard_of(key) in changed])
+        for shard in changed:
+            for moved in self._watchers:
+                moved(shard)
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Joins, and takes part until it is cancelled."""
+        cluster = self._cluster
+        ends = [
+            cluster.membership.subscribe(self._look),
+            cluster.placement.subscribe(self._look),
+            cluster.registry.subscribe(lambda changes: self._hear_of([change.key for change in changes])),
+        ]
+        try:
+            await self._join()
+            self._look()
+            self._hear_of(list(cluster.registry.agents()))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._claims.run(), name="claims")
+                tasks.create_task(self._tell(), name="tell")
+        finally:
+            for end in ends:
+                end()
+
+    async def _join(self) -> None:
+        while True:
+            try:
+                await self._cluster.membership.join(self._info)
+                await self._cluster.election.campaign()
+            except ClusterError as error:
+                log.warning("the cluster cannot be joined now: %s", error)
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                return
+
+    async def leave(self) -> None:
+        """Hands over what it owns, and goes. Never raises: what nobody takes in time is claimed after the end."""
+        cluster = self._cluster
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                self._info = self._info._replace(weight=0)
+                await cluster.membership.update(self._info)
+                heirs = [info for info in cluster.membership.nodes().values() if info.weight > 0]
+                while heirs and self._claims.owned:  # noqa: ASYNC110 - seldom, and for some seconds at most
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            log.warning("this node goes without handing over: nobody took over in time")
+        except ClusterError as error:
+            log.warning("this node goes without handing over: %s", error)
+        await cluster.election.resign()
+        await cluster.membership.leave()
+
+    async def _tell(self) -> None:
+        """Tells the others of the agents here, and whether the journal answers."""
+        while True:
+            try:
+                await self._publish()
+                await self._tell_of_store()
+            except ClusterError as error:
+                log.warning("the others cannot be told of what is here: %s", error)
+                await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(PUBLISH_SECONDS)
+
+    async def _tell_of_store(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._host.committer.held is None and not self._claims.is_in_doubt():
+            self._held_since = None
+        elif self._held_since is None:
+            self._held_since = now
+        reachable = self._held_since is None or now - self._held_since < UNREACHABLE_SECONDS
+        if reachable != self._info.store_reachable:
+            self._info = self._info._replace(store_reachable=reachable)
+            await self._cluster.membership.update(self._info)
+
+    # -- agents -------------------------------------------------------------------------------------------------------
+
+    def _shard_of(self, key: AgentKey) -> int:
+        return shard_of(PoolKey(key.tenant, read(self._cluster.registry.agents()[key]).agent_type))
+
+    async def _publish(self) -> None:
+        """What differs from what all know."""
+        here = self._here()
+        changes = []
+        for key, one in here.items():
+            if self._published.get(key) != (one.registration, one.boot_id):
+                changes.append(AgentChange(key, written(one)))
+        known = self._cluster.registry.agents()
+        gone = (key for key in known if key not in here and self._owners[self._shard_of(key)] is None)
+        changes.extend(AgentChange(key, None) for key in gone)
+        if changes:
+            await self._cluster.registry.publish(changes)
+        self._published = {key: (one.registration, one.boot_id) for key, one in here.items()}
+
+    def _here(self) -> dict[AgentKey, Instance]:
+        return {
+            AgentKey(pool.key.tenant, one.instance_id): one
+            for pool in self._host.pools()
+            if self._owners[pool.shard] is None
+            for one in pool.instances.values()
+        }
+
+    def _hear_of(self, keys: Sequence[AgentKey]) -> None:
+        """Takes what is known of agents of other nodes into the directory, by which tasks are placed."""
+        directory, known = self._host.directory, self._cluster.registry.agents()
+        for key in keys:
+            before = directory.where(key.tenant, key.instance_id)
+            if before is not None and self._owners[shard_of(before)] is None:
+                continue  # it is here, where more is known of it
+            data = known.get(key)
+            record = read(data) if data is not None else None
+            pool = PoolKey(key.tenant, record.agent_type) if record is not None else None
+            if before is not None and before != pool:
+                directory.remove(before, key.instance_id)
+            if record is not None and pool is not None and self._owners[shard_of(pool)] is not None:
+                joining = self._host.codec.joining_of(record.registration, record.boot_id)
+                directory.add(pool, key.instance_id, joining.profile)
+
+
+def written(instance: Instance) -> bytes:
+    """What all are to know of an agent."""
+    return msgspec.msgpack.encode(Record(instance.pool_key.agent_type, instance.boot_id, instance.registration))
+
+
+def read(data: bytes) -> Record:
+    """What somebody said of an agent."""
+    return msgspec.msgpack.decode(data, type=Record)

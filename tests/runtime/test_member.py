@@ -1,0 +1,177 @@
+"""Nodes of one cluster in memory: who owns what, who takes over, and what all know of the agents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from agentreach.v1 import agent_pb2
+from reach.cluster.base import NodeInfo
+from reach.cluster.leader import Leader
+from reach.cluster.single import Memory, SingleCluster
+from reach.core import events as ev
+from reach.core.model import PoolKey
+from reach.core.placement import SHARDS, shard_of
+from reach.core.resolving import Selector
+from reach.core.stream import Interest
+from reach.runtime.member import Member
+from reach.runtime.ownership import NOBODY
+from reach.store.memory_shared import MemoryShared
+from reach.wire.agents import read_registration
+from tests.runtime.hosts import TENANT
+from tests.runtime.test_claims import Link, Node
+
+WORKER = PoolKey(TENANT, "worker")
+
+
+class Joined(Node):
+    """A node that is a member."""
+
+    def __init__(self, name: str, shared: MemoryShared, memory: Memory) -> None:
+        super().__init__(shared)
+        self.name = name
+        self.cluster = SingleCluster(memory)
+        self.info = NodeInfo(name, f"boot-{name}", f"{name}:1")
+        self.member = Member(self.host, self.claims, self.cluster, self.info)
+        self._tasks = [
+            asyncio.create_task(self.member.run()),
+            asyncio.create_task(Leader(self.cluster, self.clock.now_ms, settle_ms=0).run()),
+        ]
+
+    def kill(self) -> None:
+        """Its process is gone; its lease is not yet."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def stop(self) -> None:
+        self.kill()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await super().stop()
+
+
+class Nodes:
+    """Those there are."""
+
+    def __init__(self) -> None:
+        self.memory, self.shared = Memory(), MemoryShared()
+        self.all: dict[str, Joined] = {}
+
+    def add(self, name: str) -> Joined:
+        node = self.all[name] = Joined(name, self.shared, self.memory)
+        return node
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                for node in self.all.values():
+                    await node.settle(2)
+                await asyncio.sleep(0.001)
+
+    async def until_all_is_owned(self) -> None:
+        def owned_once() -> bool:
+            shards = [shard for node in self.all.values() for shard in node.claims.owned]
+            return sorted(shards) == list(range(SHARDS))
+
+        await self.until(owned_once)
+
+    async def beside(self, work: Awaitable[None]) -> None:
+        """Lets all go on while this is awaited."""
+        done = asyncio.ensure_future(work)
+        await self.until(done.done)
+        await done
+
+    def owner(self, key: PoolKey) -> Joined:
+        return next(node for node in self.all.values() if shard_of(key) in node.claims.owned)
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[Nodes]:
+    found = Nodes()
+    for name in ("a", "b", "c"):
+        found.add(name)
+    await found.until_all_is_owned()
+    yield found
+    for node in found.all.values():
+        await node.stop()
+
+
+async def test_CLU_1_each_shard_has_one_owner_and_all_know_it(nodes: Nodes) -> None:
+    assert sorted(len(node.claims.owned) for node in nodes.all.values()) == [21, 21, 22]
+    for node in nodes.all.values():
+        for shard in range(SHARDS):
+            peer = node.member.node_of(shard)
+            owner = node.name if peer is None else peer.node_id
+            assert shard in nodes.all[owner].claims.owned
+        assert len(node.member.others()) == 2
+
+
+async def test_CLU_3_the_others_take_what_a_dead_node_had(nodes: Nodes) -> None:
+    dead = nodes.owner(PoolKey(TENANT, "nobody"))
+    dead.submit("t", Interest.OUTCOME)
+    await nodes.until(lambda: dead.store.find(TENANT, "t") is not None)
+    dead.kill()
+    del nodes.all[dead.name]
+    nodes.memory.expire(dead.name, dead.info.boot)
+    await nodes.until_all_is_owned()
+    heir = nodes.owner(PoolKey(TENANT, "nobody"))
+    assert (TENANT, "t") in heir.host.tasks
+    await dead.stop()
+
+
+async def test_CLU_4_who_joins_gets_a_fair_share_and_nothing_else_moves(nodes: Nodes) -> None:
+    before = {node.name: node.claims.owned for node in nodes.all.values()}
+    nodes.add("d")
+    await nodes.until(lambda: len(nodes.all["d"].claims.owned) == 16)
+    await nodes.until_all_is_owned()
+    for name, owned in before.items():
+        assert nodes.all[name].claims.owned <= owned
+
+
+async def test_CLU_4_who_leaves_hands_over_first(nodes: Nodes) -> None:
+    node = nodes.all["b"]
+    await nodes.beside(node.member.leave())
+    assert not node.claims.owned
+    assert "b" not in nodes.memory.nodes
+    await nodes.until_all_is_owned()
+
+
+async def test_CLU_4_without_the_service_nothing_moves(nodes: Nodes) -> None:
+    before = {node.name: node.claims.owned for node in nodes.all.values()}
+    for node in nodes.all.values():
+        await node.confirm()
+    assert {node.name: node.claims.owned for node in nodes.all.values()} == before
+
+
+async def test_CLU_1_a_shard_that_is_on_its_way_is_nobodys(nodes: Nodes) -> None:
+    node = nodes.all["a"]
+    missing = next(iter(nodes.all["b"].claims.owned))
+    nodes.all["b"].kill()
+    nodes.memory.nodes.pop("b")
+    nodes.memory.nodes_changed.tell()
+    assert node.member.node_of(missing) == NOBODY
+
+
+async def test_REG_8_all_know_the_agents_of_all(nodes: Nodes) -> None:
+    owner = nodes.owner(WORKER)
+    registration = agent_pb2.Registration(agent_id="worker", boot_id="boot", instance_id="w1", ready=True)
+    registration.capabilities.add(name="work")
+    owner.reach.hello(TENANT, *read_registration(registration), Link(), [], {})
+    others = [node for node in nodes.all.values() if node is not owner]
+    await nodes.until(lambda: all(node.host.directory.where(TENANT, "w1") == WORKER for node in others))
+    for node in others:
+        assert node.host.directory.resolve(TENANT, Selector(agent_type="worker")).pools == (WORKER,)
+    revision = nodes.memory.revision
+    await asyncio.sleep(0.6)
+    assert nodes.memory.revision == revision, "what does not change is not written"
+    owner.kill()
+    del nodes.all[owner.name]
+    nodes.memory.expire(owner.name, owner.info.boot)
+    await nodes.until_all_is_owned()
+    heir = nodes.owner(WORKER)
+    pool = heir.host.pool(WORKER)
+    heir.reach.post(pool, ev.Left(pool.instances["w1"]))
+    await nodes.until(lambda: not nodes.memory.agents)
+    await nodes.until(lambda: all(node.host.directory.where(TENANT, "w1") is None for node in nodes.all.values()))
+    await owner.stop()
