@@ -57,7 +57,8 @@ class MemoryNode:
     def open(self) -> None:
         """See `Journal.open`."""
         self._closed = False
-        self._first_row = 0
+        self._first_row = self._shared.take_block()
+        self._used = 0
 
     def close(self) -> None:
         """See `Journal.close`. The store is there for the other nodes."""
@@ -122,8 +123,6 @@ class MemoryNode:
     def load_shards(self, shards: Collection[int]) -> Loaded:
         """See `SharedJournal.load_shards`."""
         self._reach()
-        if not self._first_row:
-            self._first_row = self._shared.take_block()
         found = self._store.load()
         return found._replace(
             tasks=[one for one in found.tasks if one.task.shard in shards],

@@ -5,17 +5,20 @@ import pytest
 from reach.core.rows import MoveRow
 from reach.store.base import SharedJournal
 from reach.store.memory_shared import MemoryNode, MemoryShared
+from reach.store.postgres import PostgresJournal
+from tests import postgres
 from tests.contracts.journal_rows import attempt, context, done, fact, outcome, pin, task, writes
 
 
-@pytest.fixture(params=["memory"])
+@pytest.fixture(params=["memory", "postgres"])
 def cluster(request):
     """Makes views of one store: one for each call."""
     made: list[SharedJournal] = []
     shared = MemoryShared()
+    address = postgres.server().database() if request.param == "postgres" else ""
 
     def node() -> SharedJournal:
-        one: SharedJournal = MemoryNode(shared)
+        one: SharedJournal = PostgresJournal(address) if address else MemoryNode(shared)
         one.open()
         made.append(one)
         return one

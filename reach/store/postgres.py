@@ -1,0 +1,322 @@
+"""The journal that the nodes of a cluster share: a PostgreSQL database (15 or newer).
+
+One connection writes, from the writer thread, one statement per batch; a few others read. No transaction of ours that
+writes is ever open between two messages, so a node that is stopped holds no lock (M9). See `base.SharedJournal` for
+what the methods promise; statements are in `postgres_sql`, connections in `postgres_link`, reading in `postgres_read`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Sequence
+from queue import Empty, LifoQueue
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from reach.core.decision_record import Record
+from reach.core.rows import TaskRow, Writes, shards_of
+from reach.store import postgres_read as read
+from reach.store import postgres_sql as sql
+from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreUnavailable, TaskQuery
+from reach.store.batch import storable
+from reach.store.memory_shared import BLOCK_BITS, taken_out
+from reach.store.migrations.postgres import ADJACENT, MIGRATIONS, NEWEST
+from reach.store.postgres_link import Connection, Link
+
+READERS: Final = 2
+"""Connections that read."""
+READ_SECONDS: Final = 10.0
+LOAD_SECONDS: Final = 60.0
+TRIES: Final = 4
+"""How often a batch is looked at again whose ids another batch is just taking."""
+_MIGRATING: Final = 0x52454143
+"""Number of the advisory lock: nodes may start at once."""
+
+T = TypeVar("T")
+
+
+class PostgresJournal:
+    """A node's view of the journal at `address` (postgres://user:password@host:port/database)."""
+
+    def __init__(self, address: str) -> None:
+        self._writer = Link(address)
+        self._all = [Link(address) for _ in range(READERS)]
+        self._readers: LifoQueue[Link] = LifoQueue()
+        for link in self._all:
+            self._readers.put(link)
+        self._mine: dict[int, int] = {}
+        """Replaced whole, never changed."""
+        self._lost: set[int] = set()
+        self._first_row = 0
+        self._used = 0
+        self._broken: StoreBroken | None = None
+
+    def open(self) -> None:
+        """See `Journal.open`. There is no lock to take: epochs say who owns what."""
+        for link in (self._writer, *self._all):
+            link.reopen()
+        self._mine, self._used, self._broken = {}, 0, None
+        self._writer.ask(_migrate, LOAD_SECONDS)
+        block = self._writer.ask(lambda db: db.fetchval("select nextval('row_block')"))
+        self._first_row = 1 + ((block - 1) << BLOCK_BITS)
+
+    def close(self) -> None:
+        """See `Journal.close`."""
+        for link in (self._writer, *self._all):
+            link.close()
+
+    # Owning
+
+    def claim(self, shards: Collection[int]) -> dict[int, int]:
+        """See `SharedJournal.claim`."""
+        if not shards:
+            return {}
+        found = self._writer.ask(lambda db: db.fetch(sql.CLAIM, sorted(shards)))
+        claimed: dict[int, int] = dict(found)
+        self._mine = self._mine | claimed
+        self._lost.difference_update(claimed)
+        return claimed
+
+    def confirm(self) -> frozenset[int]:
+        """See `SharedJournal.confirm`."""
+        mine = self._mine
+        if mine:
+            found = self._writer.ask(lambda db: db.fetch(sql.CONFIRM, [*mine], [*mine.values()]))
+            self._lose(mine.keys() - {shard for (shard,) in found})
+        return frozenset(self._mine)
+
+    def give_up(self, shards: Collection[int]) -> None:
+        """See `SharedJournal.give_up`."""
+        self._mine = {shard: epoch for shard, epoch in self._mine.items() if shard not in shards}
+        self._lost.difference_update(shards)
+
+    def epochs(self) -> dict[int, int]:
+        """See `SharedJournal.epochs`."""
+        return dict(self._mine)
+
+    def lost(self) -> frozenset[int]:
+        """See `SharedJournal.lost`."""
+        return taken_out(self._lost)
+
+    def _lose(self, shards: Collection[int]) -> None:
+        if shards:
+            self._mine = {shard: epoch for shard, epoch in self._mine.items() if shard not in shards}
+            self._lost.update(shards)
+
+    # Writing
+
+    def heavy(self) -> bool:
+        """See `Journal.heavy`: a database elsewhere may always take long."""
+        return True
+
+    def commit(self, writes: Writes) -> list[int]:
+        """See `Journal.commit`. Rows of agents, which are of no shard, and moves follow in statements of their own, so
+        that a crash may leave a batch without them; sent again, it is whole."""
+        if not writes:
+            return []
+        if self._broken is not None:
+            raise self._broken
+        try:
+            return self._commit(writes)
+        except (asyncpg.DataError, asyncpg.UntranslatableCharacterError, UnicodeEncodeError, OverflowError):
+            # Something that PostgreSQL cannot keep, in one row: it must not keep the others out for ever.
+            return self._commit(_without_nul(storable(writes)))
+
+    def _commit(self, writes: Writes) -> list[int]:
+        taken = self._write(sql.parts_of(writes), shards_of(writes), writes.tasks)
+        self._used = max(self._used, max((task.row for task in writes.tasks), default=0))
+        moves = [move for move in writes.moves if move.row not in taken]
+        if moves:
+            self._write([("move", list(moves))], {move.shard for move in moves}, [])
+        if writes.agents or writes.agents_gone:
+            self._writer.ask(lambda db: _write_agents(db, writes))
+        return taken
+
+    def _write(self, parts: list[tuple[str, list[Sequence[Any]]]], shards: set[int], tasks: list[TaskRow]) -> list[int]:
+        """Runs the statement; loses what turns out to be another's; answers the rows of tasks whose ids are taken."""
+        if not parts:
+            return []
+        mine = self._mine
+        held = [shard for shard in shards if shard in mine]
+        self._lose(shards.difference(held))
+        if not held:
+            return []
+        text = sql.commit_text(tuple(name for name, _ in parts))
+        values = [held, [mine[shard] for shard in held]]
+        for _, rows in parts:
+            values += sql.by_column(rows)
+        for attempt in range(TRIES):
+            try:
+                ours, refused = self._writer.ask(lambda db: db.fetchrow(text, *values))
+            except asyncpg.UniqueViolationError as error:
+                if attempt + 1 < TRIES:  # the same batch may be on its way a second time, over a lost connection
+                    continue
+                self._broken = StoreBroken(
+                    f"a row number was given to two tasks; nothing of the batch was kept: {error}"
+                )
+                raise self._broken from error
+            self._lose(set(held).difference(ours or ()))
+            if not refused:
+                return []
+            taken = self._taken({task.row: task for task in tasks}, refused)
+            if taken is not None:
+                return taken
+        raise StoreUnavailable("task ids of the batch keep changing their owner")
+
+    def _taken(self, tasks: dict[int, TaskRow], refused: list[int]) -> list[int] | None:
+        """The rows, once it is certain that others have their ids. None: to be sent again, for an id has gone
+        meanwhile, or the same batch was just kept over another connection."""
+        asked = [tasks[row] for row in refused]
+        columns = ([one.row for one in asked], [one.tenant for one in asked], [one.task_id for one in asked])
+        owners = dict(self._writer.ask(lambda db: db.fetch(sql.CONFLICTING, *columns)))
+        if any(owner is None or owner == row for row, owner in owners.items()):
+            return None
+        return [row for row in tasks if row in owners]
+
+    def purge(self, ended_before_ms: int, limit: int, *, dead_letters: bool = False) -> int:
+        """See `Journal.purge`."""
+        text = sql.remove_text(sql.oldest_text(dead_letters=dead_letters))
+        before = max(-(1 << 63), min(ended_before_ms, (1 << 63) - 1))
+        return self._change(text, *self._held(), before, max(limit, 0))
+
+    def remove(self, rows: Sequence[int]) -> int:
+        """See `Journal.remove`: whoever has their shards, for what has ended is nobody's."""
+        return self._change(sql.REMOVE_ROWS, list(rows)) if rows else 0
+
+    def drop_facts(self, kind: str, before_ms: int, limit: int) -> int:
+        """See `Journal.drop_facts`."""
+        return self._change(sql.DROP_FACTS, *self._held(), kind, before_ms, max(limit, 0))
+
+    def _held(self) -> tuple[list[int], list[int]]:
+        mine = self._mine
+        return [*mine], [*mine.values()]
+
+    def _change(self, text: str, *values: Any) -> int:
+        return int(self._writer.ask(lambda db: db.fetchval(text, *values)))
+
+    # Reading
+
+    def _read(self, work: Callable[[Connection], Any], seconds: float = READ_SECONDS) -> Any:
+        """Reads in one snapshot, which locks nothing."""
+
+        async def snapshot(db: Connection) -> Any:
+            async with db.transaction(isolation="repeatable_read", readonly=True):
+                return await work(db)
+
+        try:
+            link = self._readers.get(timeout=seconds)
+        except Empty:
+            raise StoreUnavailable("all connections that read are busy") from None
+        try:
+            return link.ask(snapshot, seconds)
+        finally:
+            self._readers.put(link)
+
+    def load(self) -> Loaded:
+        """See `Journal.load`: of all shards, whoever has them."""
+        return self._load(None)
+
+    def load_shards(self, shards: Collection[int]) -> Loaded:
+        """See `SharedJournal.load_shards`."""
+        return self._load(sorted(shards))
+
+    def _load(self, shards: list[int] | None) -> Loaded:
+        found: Loaded = self._read(lambda db: read.load(db, shards), LOAD_SECONDS)
+        return found._replace(next_row=max(self._first_row, self._used + 1))
+
+    def find(self, tenant: str, task_id: str) -> StoredTask | None:
+        """See `Journal.find`."""
+        found: StoredTask | None = self._read(lambda db: read.find(db, tenant, task_id))
+        return found
+
+    def decisions(self, tenant: str, task_id: str) -> dict[int, Record]:
+        """See `Journal.decisions`."""
+        found: dict[int, Record] = self._read(lambda db: read.decisions(db, tenant, task_id))
+        return found
+
+    def list_tasks(self, query: TaskQuery) -> list[StoredTask]:
+        """See `Journal.list_tasks`. Latest by the time of acceptance, for the row numbers of nodes lie apart."""
+        found: list[StoredTask] = self._read(lambda db: read.list_tasks(db, query))
+        return found
+
+    def fact_lanes(self, kind: str, after: str | None, limit: int) -> list[str]:
+        """See `Journal.fact_lanes`."""
+        text = (
+            (
+                "select distinct lane from outbox where kind = $1 and ($2::text is null or lane > $2)"
+                ' and shard = any($3::int[]) order by lane collate "C" limit $4'
+            )
+            .replace("distinct lane", 'distinct lane collate "C" as lane')
+            .replace("lane > $2", 'lane collate "C" > $2')
+        )
+        text = text.replace('order by lane collate "C"', "order by 1")
+        found = self._read(lambda db: db.fetch(text, kind, after, [*self._mine], max(limit, 0)))
+        return [lane for (lane,) in found]
+
+    def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
+        """See `Journal.facts`."""
+        found: list[StoredFact] = self._read(lambda db: read.facts(db, kind, lane, after, limit, [*self._mine]))
+        return found
+
+    def dead_letters(self) -> int:
+        """See `Journal.dead_letters`."""
+        text = "select count(*) from outcome where state = 9 and shard = any($1::int[])"
+        return int(self._read(lambda db: db.fetchval(text, [*self._mine])))
+
+    def size_bytes(self) -> int:
+        """See `Journal.size_bytes`."""
+        return int(self._read(lambda db: db.fetchval("select pg_database_size(current_database())")))
+
+
+async def _write_agents(db: Connection, writes: Writes) -> None:
+    if writes.agents_gone:
+        await db.execute(sql.DROP_AGENTS, *sql.by_column(writes.agents_gone))
+    # Later rows of an instance count if they are of no older revision.
+    latest: dict[tuple[str, str], Any] = {}
+    for agent in writes.agents:
+        known = latest.get((agent.tenant, agent.instance_id))
+        if known is None or agent.revision >= known.revision:
+            latest[agent.tenant, agent.instance_id] = agent
+    if latest:
+        rows = [(*agent[:5], json.dumps(agent.stale_boots), *agent[6:]) for agent in latest.values()]
+        await db.execute(sql.SET_AGENTS, *sql.by_column(rows))
+        await db.execute(sql.SET_REVISION, max(agent.revision for agent in writes.agents))
+
+
+async def _migrate(db: Connection) -> None:
+    """Brings the schema up to date. Of nodes that start at once, one does it and the others wait."""
+    for _ in range(100):
+        async with db.transaction():
+            if await db.fetchval("select pg_try_advisory_xact_lock($1)", _MIGRATING):
+                await db.execute(
+                    "create table if not exists migration (version integer primary key,"
+                    " applied timestamptz not null default now())"
+                )
+                version = await db.fetchval("select coalesce(max(version), 0) from migration")
+                if version > NEWEST + ADJACENT:
+                    raise StoreBroken(
+                        f"the journal has schema version {version}, this program knows up to {NEWEST}: start an"
+                        f" Agent-Reach that knows version {version}, or name another database"
+                    )
+                for number, statements in MIGRATIONS:
+                    if number > version:
+                        await db.execute("set local statement_timeout = 0")
+                        await db.execute(statements)
+                        await db.execute("insert into migration (version) values ($1)", number)
+                return
+        await asyncio.sleep(0.1)
+    raise StoreUnavailable("another node has been migrating the journal for too long")
+
+
+def _without_nul(writes: Writes) -> Writes:
+    """PostgreSQL's text has no NUL."""
+    repaired = Writes()
+    for kind in Writes.__slots__:
+        rows = [
+            type(item)._make(value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in item)
+            for item in getattr(writes, kind)
+        ]
+        setattr(repaired, kind, rows)
+    return repaired

@@ -1,0 +1,237 @@
+"""The journal on PostgreSQL where others cannot follow: locks, lost connections, restarts (HAZARDS M8 to M11)."""
+
+import asyncio
+import signal
+import threading
+import time
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from reach.store.base import StoreBroken, StoreUnavailable
+from reach.store.postgres import PostgresJournal
+from reach.store.postgres_link import Link
+from tests import postgres
+from tests.contracts.journal_rows import outcome, task, writes
+
+
+@pytest.fixture
+def address():
+    return postgres.server().database()
+
+
+@pytest.fixture
+def node(address):
+    made = []
+
+    def open_one() -> PostgresJournal:
+        made.append(one := PostgresJournal(address))
+        one.open()
+        return one
+
+    yield open_one
+    for one in made:
+        one.close()
+
+
+@asynccontextmanager
+async def connected(address):
+    connection = await asyncpg.connect(address)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+def test_M9_a_node_that_stops_after_it_sent_a_commit_holds_up_no_claim(node):
+    first, second = node(), node()
+    first.claim([1])
+    first.commit(writes(tasks=[task(1)]))
+    # The connection stays as it is, as that of a stopped process does: no transaction may be open in it.
+    began = time.monotonic()
+    second.claim([1])
+    assert time.monotonic() - began < 1.0
+
+
+def test_M10_a_commit_that_comes_while_a_claim_is_uncommitted_waits_and_writes_nothing(node, address):
+    first = node()
+    first.claim([1])
+
+    async def race():
+        async with connected(address) as claiming:
+            transaction = claiming.transaction()
+            await transaction.start()
+            await claiming.execute("update shard set epoch = epoch + 1 where shard = 1")
+            commit = asyncio.create_task(asyncio.to_thread(first.commit, writes(tasks=[task(1)])))
+            await asyncio.sleep(0.2)
+            waited = not commit.done()
+            await transaction.commit()
+            return waited, await commit
+
+    assert asyncio.run(race()) == (True, [])
+    assert first.lost() == {1}
+    assert first.find("acme", "task-1") is None
+
+
+def test_M10_a_claim_that_is_rolled_back_takes_nothing(node, address):
+    first = node()
+    first.claim([1])
+
+    async def race():
+        async with connected(address) as claiming:
+            transaction = claiming.transaction()
+            await transaction.start()
+            await claiming.execute("update shard set epoch = epoch + 1 where shard = 1")
+            commit = asyncio.create_task(asyncio.to_thread(first.commit, writes(tasks=[task(1)])))
+            await asyncio.sleep(0.1)
+            await transaction.rollback()
+            return await commit
+
+    assert asyncio.run(race()) == []
+    assert first.lost() == frozenset()
+    assert first.find("acme", "task-1") is not None
+
+
+def test_M11_one_taken_id_in_a_batch_of_fifty_takes_only_its_own_row(node):
+    one = node()
+    one.claim(range(64))
+    one.commit(writes(tasks=[task(1, "same")]))
+    batch = [task(row, "same" if row == 77 else "") for row in range(51, 101)]
+    assert one.commit(writes(tasks=batch)) == [77]
+    assert len(one.load_shards(range(64)).tasks) == 50
+
+
+def test_a_statement_that_waits_too_long_is_told_and_sent_again(node, address):
+    first = node()
+    first.claim([1])
+
+    async def held():
+        async with connected(address) as other:
+            transaction = other.transaction()
+            await transaction.start()
+            await other.execute("update shard set epoch = epoch where shard = 1")
+            with pytest.raises(StoreUnavailable):
+                await asyncio.to_thread(first.commit, writes(tasks=[task(1)]))
+            await transaction.rollback()
+
+    asyncio.run(held())
+    assert first.commit(writes(tasks=[task(1)])) == []
+    assert first.find("acme", "task-1") is not None
+
+
+def test_the_same_id_at_once_on_two_nodes_is_one_task(node):
+    first, second = node(), node()
+    first.claim([1])
+    second.claim([2])
+    taken: list[tuple[int, int]] = []
+
+    def run(journal, shard):
+        for number in range(60):
+            row = (number << 8) + shard
+            if journal.commit(writes(tasks=[task(row, f"n{number}", shard=shard)])):
+                taken.append((number, shard))
+
+    threads = [threading.Thread(target=run, args=args) for args in ((first, 1), (second, 2))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(number for number, _ in taken) == list(range(60))
+    assert len(first.load().tasks) == 60
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
+def test_PostgreSQL_restarted_under_commits_loses_and_doubles_nothing(node, how):
+    one = node()
+    one.claim(range(64))
+    kept: list[int] = []
+    held = 0
+    stop = threading.Event()
+
+    def commits():
+        nonlocal held
+        row = 1
+        while not stop.is_set():
+            try:
+                assert one.commit(writes(tasks=[task(row), task(row + 1)], outcomes=[outcome(row)])) == []
+            except StoreUnavailable:
+                held += 1
+                stop.wait(0.02)
+                continue
+            kept.append(row)
+            row += 2
+
+    thread = threading.Thread(target=commits)
+    thread.start()
+    try:
+        time.sleep(0.3)
+        postgres.server().stop(how)
+        time.sleep(0.2)
+        postgres.server().start()
+        time.sleep(0.5)
+    finally:
+        stop.set()
+        thread.join()
+    assert held > 0
+    assert one.lost() == frozenset()
+    loaded = one.load_shards(range(64))
+    assert {row + 1 for row in kept} <= {found.task.row for found in loaded.tasks}
+    assert len(loaded.tasks) - len(kept) in (0, 1)
+
+
+def test_nodes_that_start_at_once_migrate_once(address):
+    nodes = [PostgresJournal(address) for _ in range(4)]
+    threads = [threading.Thread(target=one.open) for one in nodes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    firsts = {one.load().next_row for one in nodes}
+    for one in nodes:
+        one.close()
+    assert len(firsts) == 4
+
+
+def test_what_is_wrong_with_an_address_is_said(address):
+    one = PostgresJournal(address + "nowhere")
+    with pytest.raises(StoreBroken, match="createdb"):
+        one.open()
+    one.close()
+    one = PostgresJournal("postgres://reach@127.0.0.1:1/none")
+    with pytest.raises(StoreUnavailable):
+        one.open()
+    one.close()
+
+
+def test_a_later_schema_is_refused_but_the_next_one_is_not(node, address):
+    node()
+
+    async def write(version):
+        async with connected(address) as db:
+            await db.execute("insert into migration (version) values ($1)", version)
+
+    asyncio.run(write(2))
+    node()
+    asyncio.run(write(3))
+    with pytest.raises(StoreBroken, match="schema version 3"):
+        node()
+
+
+def test_a_commit_is_refused_on_the_thread_of_an_event_loop(node):
+    one = node()
+    one.claim([1])
+
+    async def on_the_loop():
+        one.commit(writes(tasks=[task(1)]))
+
+    assert one.heavy()
+    with pytest.raises(RuntimeError):
+        asyncio.run(on_the_loop())
+
+
+def test_a_closed_link_answers_nothing(address):
+    link = Link(address)
+    link.close()
+    with pytest.raises(StoreUnavailable):
+        link.ask(lambda db: db.fetchval("select 1"))
