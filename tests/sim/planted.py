@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from reach.core.model import Task
 from reach.core.pool import Pool
 from reach.core.rows import OutboxRow
 from reach.core.stream import Interest, Reader
+from reach.rpc import dead_letters
 from reach.runtime.committer import Committer
 from reach.runtime.outbox import Outbox
 from reach.runtime.sessions import Sessions
@@ -167,6 +169,16 @@ def other_content_is_the_same(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("reach.wire.codec.same_content", lambda one, other: True)
 
 
+def requeued_under_any_id(patch: pytest.MonkeyPatch) -> None:
+    """The id of the task that tries a dead letter again does not come from the request alone."""
+    honest = dead_letters.new_id
+
+    def new_id(dead: Task, request_id: str) -> str:
+        return honest(dead, f"{request_id} {asyncio.get_running_loop().time()}")
+
+    patch.setattr(dead_letters, "new_id", new_id)
+
+
 PLANTED: dict[str, Any] = {
     "ack before commit": ack_before_commit,
     "retry without fencing": retry_without_fencing,
@@ -180,5 +192,6 @@ PLANTED: dict[str, Any] = {
     "webhooks before the commit": webhooks_before_the_commit,
     "a broken call has not begun": a_broken_call_has_not_begun,
     "checks that say nothing": checks_that_say_nothing,
+    "requeued under any id": requeued_under_any_id,
     "other content is the same": other_content_is_the_same,
 }

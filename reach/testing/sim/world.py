@@ -21,6 +21,7 @@ from reach.testing.sim.faults import TROUBLES, Dice
 from reach.testing.sim.knobs import turned
 from reach.testing.sim.link import Network
 from reach.testing.sim.loop import VirtualLoop
+from reach.testing.sim.operators import Operators
 from reach.testing.sim.questions import People
 from reach.testing.sim.server import Server
 from reach.testing.sim.specs import TYPES, spec_of
@@ -116,6 +117,7 @@ class World:
             caller.connect()
         if dice.asks:
             People(self).start()
+        Operators(self).start()
         for number in range(dice.tasks):
             self.loop.call_later(dice.seconds * random.random(), self._submit, f"t{number}")
         self.loop.call_later(random.expovariate(1 / dice.every), self._fault)
