@@ -152,6 +152,7 @@ class Node:
             self._authenticator(keys), tracing, admission, self.metrics.called, self.metrics.refused
         )
         self.metrics.sources.streams = interceptor.open_calls
+        self._join(services, interceptor)
         self._grpc = GrpcServer(listen(self.config), services, interceptor, keys, VERSION, config.storage.type)
         await self._grpc.start()
         self._stack.push_async_callback(self._grpc.stop, CLOSE_SECONDS)
@@ -170,6 +171,9 @@ class Node:
             "serving",
             extra={"grpc": self.port, "http": self.admin_port, "store": config.storage.type, "restored": restored},
         )
+
+    def _join(self, services: Services, interceptor: Interceptor) -> None:
+        """A node that is alone joins nobody."""
 
     async def _load_rules(self) -> None:
         """Vocabulary and routes, before anything is read that they give a meaning."""

@@ -22,6 +22,8 @@ class Admission(StrEnum):
     """Calls that stay open: attached agents, readers, watchers, waiting calls."""
     SUBMITS = "submits"
     """Short calls of callers."""
+    PEERS = "peers"
+    """Calls of other nodes, which have let in whom they speak for."""
 
 
 class Access(NamedTuple):
@@ -112,3 +114,9 @@ TABLE: Final[Mapping[str, Access]] = {
     for method, access in methods.items()
 } | _STANDARD
 """Access by the full name of the method."""
+
+OF_PEERS: Final[Mapping[str, Access]] = {
+    f"/agentreach.internal.v1.PeerService/{method}": Access(_EVERYBODY, Admission.PEERS)
+    for method in ("Link", "Call", "Locate")
+}
+"""Methods of other nodes, on a node that has any. The servicer itself checks that it is one (`peer_secret`)."""

@@ -9,11 +9,14 @@ from agentreach.v1 import attach_pb2, attach_pb2_grpc, attempt_pb2
 from reach.core import events as ev
 from reach.core.model import Fault, Instance
 from reach.errors import InvalidRequest, ReachError, Reason
+from reach.rpc.callers import Hop
 from reach.rpc.links import AttachLink
 from reach.rpc.pings import FEATURE, Pings
 from reach.rpc.principal import Principal, credentials_ended, principal_of
+from reach.rpc.remote_links import RemoteLinks
 from reach.rpc.services import Services
-from reach.runtime.reach_api import fault_of
+from reach.runtime.elsewhere import Elsewhere
+from reach.runtime.faults import fault_of
 from reach.wire.agents import is_cut, read_key, read_registration, read_result, read_status
 from reach.wire.answers import fill_error
 from reach.wire.attempts import delta_came, progressed, taken_up
@@ -35,15 +38,20 @@ EARLY_BYTES = 16 << 20
 class AttachStream:
     """One Attach call."""
 
-    def __init__(self, services: Services, principal: Principal, pings: Pings) -> None:
+    def __init__(self, services: Services, principal: Principal, pings: Pings, hop: Hop | None = None) -> None:
         self.services = services
         self._reach = services.reach
         self._principal = principal
         self._pings = pings
         self.out = Batcher()
         self.links: dict[int, AttachLink] = {}
-        self._opened = False
-        self._down = 0
+        self._hop = hop
+        """It came in at another node, which says welcome and brings what is not at home here elsewhere."""
+        self._opened = hop is not None
+        self.down = 0
+        """Frames that the agent was sent."""
+        self._remote: RemoteLinks | None = None
+        """Links that are other nodes'; made when there is one."""
         self.ours = False
         """The end of this stream is our doing: work waits for the agents to come back."""
 
@@ -66,7 +74,9 @@ class AttachStream:
             self._opened = True
             self.say(welcome=self.services.welcome())
         for hello in frame.hellos:
-            self._hello(hello)
+            self.hello(hello)
+        if self._remote is not None:
+            frame = self._remote.take(frame)
         for items, act in (
             (frame.beats, self._beat),
             (frame.accepts, self._accept),
@@ -81,13 +91,14 @@ class AttachStream:
             if items:
                 self._items(items, act)
 
-    def _hello(self, hello: attach_pb2.Hello) -> None:
+    def hello(self, hello: attach_pb2.Hello) -> None:
+        """An instance joins, or says again what it runs."""
         number, tenant = hello.link, self._principal.tenant
         known = self.links.get(number)
         try:
             if not number:
                 raise invalid("hello.link", "must be 1 or more")
-            if known is None and len(self.links) >= LINKS:
+            if known is None and len(self.links) + len(self._remote or ()) >= LINKS:
                 raise self.services.too_many(LINKS)
             if known is not None and not hello.registration.instance_id:
                 hello.registration.instance_id = known.instance_id  # ours, if we made it: said again, it is the same
@@ -101,11 +112,28 @@ class AttachStream:
             link.pool = self._reach.hello(tenant, agent_type, joining, link, running, read_status(hello.status))
             link.instance_id = joining.instance_id
             self.links[number] = link
+            if self._remote is not None:
+                self._remote.leaves(number)
             link.hands_over = HANDOFF in hello.registration.features
             if link.pinger is None and FEATURE in hello.registration.features:
                 link.pinger = self._pings.watch(link)
         except ReachError as error:
-            self._refuse(number, None, fault_of(error), closed=known is None)
+            self.refuse(number, None, fault_of(error), closed=known is None)
+        except Elsewhere as where:
+            self._bring(hello, where, known)
+
+    def _bring(self, hello: attach_pb2.Hello, where: Elsewhere, known: AttachLink | None) -> None:
+        """Brings a hello to the owner of its pool, or back to where it came in."""
+        if known is not None:
+            self.unlink(known)
+        if self._hop is not None:
+            self._hop.back(attach_pb2.AttachRequest(hellos=[hello]).SerializeToString(), where.pool)
+            return
+        if self._remote is None:
+            peers = self.services.peers
+            assert peers is not None
+            self._remote = RemoteLinks(self, peers, self._principal)
+        self._remote.hello(hello, where)
 
     def _items(self, items: Iterable[Any], act: Callable[[AttachLink, Any, Any], None]) -> None:
         links = self.links
@@ -117,22 +145,22 @@ class AttachStream:
             try:
                 act(link, link.instance, item)
             except ReachError as error:
-                self._refuse(link.number, item, fault_of(error))
+                self.refuse(link.number, item, fault_of(error))
 
     def _too_early(self, link: AttachLink | None, act: Callable[[AttachLink, Any, Any], None], item: Any) -> None:
         """There is no hello, or it is not committed yet."""
         if link is None:
             error = InvalidRequest(f"there is no link {item.link}: say hello first", Reason.UNEXPECTED_FRAME)
-            self._refuse(item.link, item, fault_of(error))
+            self.refuse(item.link, item, fault_of(error))
         else:
             size = item.ByteSize()
             if len(link.early) >= EARLY or link.early_bytes + size > EARLY_BYTES:
-                self._refuse(link.number, item, fault_of(self.services.too_many(EARLY)))
+                self.refuse(link.number, item, fault_of(self.services.too_many(EARLY)))
                 return
             link.early_bytes += size
             link.early.append(lambda: self._items((item,), act))
 
-    def _refuse(self, number: int, item: Any, fault: Fault, *, closed: bool = False) -> None:
+    def refuse(self, number: int, item: Any, fault: Fault, *, closed: bool = False) -> None:
         """Answers an item that has no meaning. Its key comes back, unless that is what is wrong with it."""
         self.services.metrics.refused(fault.reason)
         key = getattr(item, "key", None)
@@ -153,7 +181,7 @@ class AttachStream:
         said = read_status(status)
         if is_cut(status, said):
             self.services.metrics.status_cut()
-        self._post(link, ev.Beat(instance, said, self._down, beat.last_frame))
+        self._post(link, ev.Beat(instance, said, self.down, beat.last_frame))
         if instance.link is not link:
             # A hello of an earlier stream came later than the one of this: the instance is taken to be there.
             self.say(resync=True)
@@ -210,6 +238,8 @@ class AttachStream:
     def close(self) -> None:
         """The stream is over: each link says so."""
         self.out.close()
+        if self._remote is not None:
+            self._remote.close(ours=self.ours)
         links, self.links = self.links, {}
         for link in links.values():
             if link.pinger is not None:
@@ -231,8 +261,8 @@ class AttachStream:
 
     def number(self) -> bytes:
         """Counts the frames that go down."""
-        self._down += 1
-        return sequence_field(self._down)
+        self.down += 1
+        return sequence_field(self.down)
 
     def closing(self, out: Batcher) -> None:
         """Tells the agent that we end the stream: it should come back."""
@@ -245,11 +275,11 @@ class AgentServicer(attach_pb2_grpc.AgentServiceServicer):
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._pings = Pings(services.reach, services.clock)
+        self.pings = Pings(services.reach, services.clock)
 
     async def Attach(  # type: ignore[override]
         self, request_iterator: Any, context: Any
     ) -> None:
         """See the contract."""
-        stream = AttachStream(self._services, principal_of(context), self._pings)
+        stream = AttachStream(self._services, principal_of(context), self.pings)
         await self._services.pump(context, stream.out, stream.handle, stream.close, stream.closing, stream.number)

@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final, Protocol
 
+from agentreach.internal.v1 import peer_pb2
 from agentreach.v1 import dispatch_pb2, event_pb2
-from reach.core.model import Fault, Task
+from reach.core.model import Fault, PoolKey, Task
 from reach.core.stream import Interest, Reader
 from reach.errors import InvalidRequest, ReachError, Reason
+from reach.rpc.branches import Branches
+from reach.rpc.peer_messages import unavailable
 from reach.rpc.principal import Principal, credentials_ended
 from reach.rpc.services import NO_TRACE, Services
-from reach.runtime.reach_api import fault_of
+from reach.runtime.elsewhere import Elsewhere
+from reach.runtime.faults import fault_of
 from reach.wire.answers import fill_error, fill_event
 from reach.wire.batcher import Batcher
 from reach.wire.encoding import complete_item, event_item
+from reach.wire.peer_frames import submit_frame
 from reach.wire.requests import check_id, check_version, invalid
 
+CALLER: Final = int(peer_pb2.CHANNEL_KIND_CALLER)
 OUTSTANDING = 100_000
 """Readers that one stream may hold."""
 SETTLE_SECONDS = 0.02
 """How often a stream whose caller has half-closed looks whether all is said."""
 
 
+class Hop(Protocol):
+    """The way back to the node at which a stream came in."""
+
+    def back(self, frame: bytes, pool: PoolKey | None) -> None:
+        """An item is not at home here; `pool`: where it is, if we know."""
+
+
 class CallerStream:
     """What one DispatchStream has asked for. It is the `Sink` of all its readers."""
 
-    def __init__(self, services: Services, principal: Principal, traceparent: str) -> None:
+    def __init__(self, services: Services, principal: Principal, traceparent: str, hop: Hop | None = None) -> None:
         self._services = services
         self._reach = services.reach
         self._principal = principal
@@ -35,7 +48,13 @@ class CallerStream:
         self.out = Batcher()
         self._readers: dict[str, Reader] = {}
         self._with_caller: dict[str, Reader] = {}
-        self._opened = False
+        self._hop = hop
+        """It came in at another node, which says welcome and brings what is not at home here elsewhere."""
+        self._opened = hop is not None
+        self._branches: Branches | None = None
+        """What other nodes do of it; made when there is something."""
+        self.placed: PoolKey | None = None
+        """Where the submits of the frame go that is handled: level 1 is done."""
 
     # -- up -----------------------------------------------------------------------------------------------------------
 
@@ -63,6 +82,9 @@ class CallerStream:
             reader = self._readers.get(credit.task_id)
             if reader is not None:
                 self._reach.credit(reader, min(credit.bytes, 1 << 40))
+        if self._branches is not None and (frame.unsubscribes or frame.credits):
+            said = dispatch_pb2.DispatchStreamRequest(unsubscribes=frame.unsubscribes, credits=frame.credits)
+            self._branches.tell_all(said.SerializeToString())
 
     def _open(self, opening: dispatch_pb2.StreamOpening) -> None:
         if self._opened:
@@ -92,7 +114,7 @@ class CallerStream:
                 self._with_caller[task.task_id] = reader
         if services.tracing.records:
             services.begin_trace(task, spec.trace.traceparent or self._trace)
-        self._reach.submit(task, selector, reader)
+        self._reach.submit(task, selector, reader, self.placed)
 
     def _subscribe(self, subscribe: dispatch_pb2.Subscribe) -> None:
         try:
@@ -116,7 +138,7 @@ class CallerStream:
             self._reach.unsubscribe(reader, self._tenant, task_id)
 
     def _cancel(self, cancel: dispatch_pb2.CancelItem) -> None:
-        reply = _CancelReply(self, cancel.reference, cancel.task_id)
+        reply = _CancelReply(self, cancel)
         try:
             check_id("cancel.task_id", cancel.task_id, required=True)
             check_id("cancel.reason", cancel.reason)
@@ -128,8 +150,15 @@ class CallerStream:
     async def settle(self) -> None:
         """The caller has half-closed: it still hears of all that it asked for."""
         await self._reach.host.settled()
-        while self._readers and not self.out.closed:  # noqa: ASYNC110 - seldom; an event would cost each task
-            await asyncio.sleep(SETTLE_SECONDS)
+        while not self.out.closed and (self._readers or self._goes_on_elsewhere()):  # noqa: ASYNC110
+            await asyncio.sleep(SETTLE_SECONDS)  # seldom; an event would cost each task
+
+    def _goes_on_elsewhere(self) -> bool:
+        """Whether other nodes may still say something, now that nothing more will be asked."""
+        if self._branches is None:
+            return False
+        self._branches.half_close()
+        return self._branches.busy
 
     def close(self) -> None:
         """The caller is gone: its readers are let go; its tasks go on unless it asked otherwise."""
@@ -140,6 +169,68 @@ class CallerStream:
         for task_id, reader in self._readers.items():
             self._reach.unsubscribe(reader, self._tenant, task_id)
         self._readers.clear()
+        if self._branches is not None:
+            self._branches.close()
+
+    # -- elsewhere ----------------------------------------------------------------------------------------------------
+
+    def elsewhere(self, reader: Reader, task_id: str, spec: bytes, where: Elsewhere) -> None:
+        """See `Sink`."""
+        if self._readers.get(task_id) is reader:
+            del self._readers[task_id]
+            self._with_caller.pop(task_id, None)
+        elif reader.reads or reader.interest != Interest.ACCEPTANCE:
+            return  # the caller has let go of it meanwhile
+        if spec:
+            self._services.end_trace((self._tenant, task_id))
+            self._bring(submit_frame(reader.reference, spec, reader.interest), where)
+        else:
+            subscribe = dispatch_pb2.Subscribe(reference=reader.reference, task_id=task_id)
+            subscribe.after_sequence, subscribe.interest = reader.after, int(reader.interest)  # type: ignore[assignment]
+            self._bring(dispatch_pb2.DispatchStreamRequest(subscribes=[subscribe]).SerializeToString(), where)
+
+    def _bring(self, frame: bytes, where: Elsewhere) -> None:
+        """Brings an item to its owner, or back to where it came in."""
+        if self._hop is not None:
+            self._hop.back(frame, where.pool)
+            return
+        if self._branches is None:
+            peers = self._services.peers
+            assert peers is not None
+            self._branches = Branches(peers, CALLER, self._principal, self._trace, self.out, self._again, self._anew)
+        self._branches.send(where, frame)
+
+    def bring_cancel(self, cancel: dispatch_pb2.CancelItem, where: Elsewhere) -> None:
+        """Brings a cancel to its owner."""
+        self._bring(dispatch_pb2.DispatchStreamRequest(cancels=[cancel]).SerializeToString(), where)
+
+    def _again(self, frame: bytes, pool: PoolKey | None, refuse: bool) -> None:
+        """An item came back: it goes where it belongs now, or is refused."""
+        items = dispatch_pb2.DispatchStreamRequest.FromString(frame)
+        if refuse:
+            fault = fault_of(unavailable("it is changing hands"))
+            for submit in items.submits:
+                self.refuse(submit.reference, fault, submit.task.task_id)
+            for subscribe in items.subscribes:
+                self.refuse(subscribe.reference, fault, subscribe.task_id)
+            for cancel in items.cancels:
+                self.refuse(cancel.reference, fault, cancel.task_id)
+            return
+        self.placed = pool
+        try:
+            for submit in items.submits:
+                self._submit(submit)
+        finally:
+            self.placed = None
+        for subscribe in items.subscribes:
+            self._subscribe(subscribe)
+        for cancel in items.cancels:
+            self._cancel(cancel)
+
+    def _anew(self) -> None:
+        """What other nodes did for this stream is lost: the caller is to open another, and ask again."""
+        closing(self.out)
+        self.out.close()
 
     # -- down ---------------------------------------------------------------------------------------------------------
 
@@ -197,25 +288,28 @@ class CallerStream:
 class _CancelReply:
     """Answers one cancel on a stream."""
 
-    __slots__ = ("_reference", "_stream", "_task_id")
+    __slots__ = ("_item", "_stream")
 
-    def __init__(self, stream: CallerStream, reference: int, task_id: str) -> None:
+    def __init__(self, stream: CallerStream, item: dispatch_pb2.CancelItem) -> None:
         self._stream = stream
-        self._reference = reference
-        self._task_id = task_id
+        self._item = item
 
     def done(self, task: Task) -> None:
-        self._stream.cancelled(self._reference, task)
+        self._stream.cancelled(self._item.reference, task)
 
     def refused(self, fault: Fault) -> None:
-        self._stream.refuse(self._reference, fault, self._task_id)
+        self._stream.refuse(self._item.reference, fault, self._item.task_id)
+
+    def elsewhere(self, where: Elsewhere) -> None:
+        self._stream.bring_cancel(self._item, where)
 
 
 async def serve(services: Services, principal: Principal, context: Any, trace: str = NO_TRACE) -> None:
     """Handles one DispatchStream until the caller leaves or the server stops."""
     stream = CallerStream(services, principal, trace)
-    await services.pump(context, stream.out, stream.handle, stream.close, _closing, settle=stream.settle)
+    await services.pump(context, stream.out, stream.handle, stream.close, closing, settle=stream.settle)
 
 
-def _closing(out: Batcher) -> None:
+def closing(out: Batcher) -> None:
+    """Tells a caller that the stream ends: it should open another."""
     out.put(dispatch_pb2.DispatchStreamResponse(closing=True).SerializeToString())

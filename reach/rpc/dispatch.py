@@ -18,8 +18,10 @@ from reach.core.stream import Interest, Kind, Reader, size_in_bytes
 from reach.errors import ErrorClass, InvalidRequest, Reason, Timeout
 from reach.rpc import callers
 from reach.rpc.principal import credentials_ended, principal_of
+from reach.rpc.proxy import placed
 from reach.rpc.services import RECHECK_SECONDS, Services, error_of_fault
 from reach.rpc.waiting import Answer, EventSink, WaitingSink
+from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.past import not_found
 from reach.store.base import TaskQuery
 from reach.telemetry.tracing import current_trace
@@ -65,13 +67,16 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         task, selector = self._read(context, request.task)
         sink = self._services.until_stopped(WaitingSink())
         reader = Reader(sink, 0, Interest.ANSWER if wait_ms else Interest.ACCEPTANCE)
-        self._reach.submit(task, selector, reader)
+        self._reach.submit(task, selector, reader, placed())
         try:
             if wait_ms:
                 # Not a timeout around the future, which would cancel it. If it is not done by then the task goes on,
                 # and the answer says where it stands.
                 await asyncio.wait({sink.outcome}, timeout=_patience(context, wait_ms))
             state = await sink.acceptance
+        except Elsewhere:
+            self._services.end_trace(task.key)
+            raise
         finally:
             if not sink.outcome.done():
                 self._reach.unsubscribe(reader, *task.key)
@@ -94,12 +99,16 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         task, selector = self._read(context, request.task)
         sink = self._services.until_stopped(EventSink())
         reader = Reader(sink, 0, Interest.EVENTS)
-        self._reach.submit(task, selector, reader)
+        self._reach.submit(task, selector, reader, placed())
         ended = False
         try:
             async for frame in read_events(self._reach, sink, reader, dispatch_pb2.RunResponse):
                 yield frame
             ended = True
+        except Elsewhere:
+            ended = True  # here
+            self._services.end_trace(task.key)
+            raise
         finally:
             self._reach.unsubscribe(reader, *task.key)
             if request.task.cancel_with_caller and not ended:
@@ -191,8 +200,10 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
     async def SendInput(self, request: dispatch_pb2.SendInputRequest, context: Any) -> dispatch_pb2.SendInputResponse:
         """See the contract."""
         task_id = check_id("task_id", request.task_id, required=True)
+        if not request.input_id:
+            request.input_id = self._services.clock.new_id()  # one, also if it is brought to several nodes
         given = Input(
-            check_id("input_id", request.input_id) or self._services.clock.new_id(),
+            check_id("input_id", request.input_id),
             "",
             check_id("payload.media_type", request.payload.media_type),
             content_of(request.payload)[1],
@@ -217,7 +228,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         services = self._services
         task, selector = services.tasks.read(principal_of(context).tenant, request.task, services.clock.new_id)
         await self._reach.texts.understand(task.tenant, selector)
-        pool, seen = self._reach.preview(task, selector)
+        pool, seen = self._reach.preview(task, selector, placed())
         verdict = seen.verdict
         answer = dispatch_pb2.PreviewRouteResponse(pool=pool.key.agent_type)
         decision = answer.decision

@@ -19,24 +19,29 @@ import secrets
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted
-from reach.rpc.access import TABLE, Access, Admission
+from reach.rpc.access import OF_PEERS, TABLE, Access, Admission
 from reach.rpc.principal import Authenticator, set_principal
 from reach.telemetry.logs import RepeatedLogger, frames_of
 from reach.telemetry.tracing import TraceContext, Tracing, current_trace, set_current_trace
 from reach.wire.status import TABLE as CODES
 from reach.wire.status import status_of
 
+if TYPE_CHECKING:
+    from reach.rpc.proxy import Proxy
+
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 TRACE_KEY: Final = "x-trace-id"
 _RETRY_AFTER_MS: Final = 1000
+PEER_CALLS: Final = 20_000
+"""Calls of other nodes that are open, where nothing else is said: each of them is bounded at the node that makes it."""
 
 _log: Final = logging.getLogger(__name__)
 _refusals: Final = RepeatedLogger(_log)
@@ -123,7 +128,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
         self._tracing = tracing
         self._called = called
         self._refused = refused
-        self.gates: Final = {admission: Gate(admission.value, limits[admission]) for admission in Admission}
+        self.gates: Final = {one: Gate(one.value, limits.get(one, PEER_CALLS)) for one in Admission}
+        self.proxy: Proxy | None = None
+        """Brings calls to the nodes that they belong to; None on a node that is alone. To be set before it serves."""
         self._handlers: dict[str, Handler] = {}
         self._unknown: Handler = grpc.stream_stream_rpc_method_handler(self._refuse_unknown)
 
@@ -142,13 +149,13 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if handler is not None:
             return handler
         found = await continuation(handler_call_details)
-        access = TABLE.get(method)
+        access = TABLE.get(method) or (OF_PEERS.get(method) if self.proxy is not None else None)
         if found is None:
             return self._unknown
         if access is None:
             return grpc.stream_stream_rpc_method_handler(self._refuse_closed)
         # Only names of the table are kept, so this map is bounded whatever callers ask for.
-        handler = self._handlers[method] = self._wrapped(_short(method), access, found)
+        handler = self._handlers[method] = self._wrapped(method, access, found)
         return handler
 
     # -- before the servicer ------------------------------------------------------------------------------------------
@@ -176,7 +183,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
     # -- around the servicer ------------------------------------------------------------------------------------------
 
-    def _wrapped(self, name: str, access: Access, handler: Handler) -> Handler:
+    def _wrapped(self, method: str, access: Access, handler: Handler) -> Handler:
+        name = _short(method)
         one, many = (
             (grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler)
             if handler.request_streaming
@@ -186,11 +194,14 @@ class Interceptor(grpc.aio.ServerInterceptor):
         behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
         if not (inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)):
             raise TypeError(f"{name} must be served by a coroutine function or an asynchronous generator")
+        encode = handler.response_serializer
+        if self.proxy is not None and method in TABLE and not handler.request_streaming:
+            behaviour = (self.proxy.streaming if handler.response_streaming else self.proxy.unary)(method, behaviour)
+            encode = _encoding_items(encode) if encode is not None else None
         wrap = self._streaming if handler.response_streaming else self._unary
         decode = handler.request_deserializer
         if decode is not None:
             decode = _decoding_items(decode) if handler.request_streaming else _decoding_one(decode)
-        encode = handler.response_serializer
         if encode is not None and handler.request_streaming and handler.response_streaming:
             encode = _encoding_items(encode)
         return make(wrap(name, access, behaviour), decode, encode)

@@ -22,7 +22,7 @@ from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.principal import Principal, credentials_ended, principal_of
 from reach.rpc.services import Services, context_frames
 from reach.rpc.waiting import Answer
-from reach.runtime.reach_api import fault_of
+from reach.runtime.faults import fault_of
 from reach.runtime.watching import Round, Watch
 from reach.wire.agent_rows import fill_agent
 from reach.wire.agents import is_cut, read_registration, read_status

@@ -15,7 +15,7 @@ from reach.rpc.dispatch import read_events
 from reach.rpc.principal import Principal, credentials_ended, principal_of
 from reach.rpc.services import Services, context_frames
 from reach.rpc.waiting import Answer, EventSink, StillMine
-from reach.runtime.reach_api import fault_of
+from reach.runtime.faults import fault_of
 from reach.wire.agents import HANDLE_BYTES, read_delta, read_key, read_progress, read_result
 from reach.wire.answers import duration, fill_error
 from reach.wire.requests import ID_BYTES, check_id

@@ -6,11 +6,13 @@ import asyncio
 import logging
 import socket
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from agentreach.internal.v1 import peer_pb2_grpc
 from agentreach.v1 import (
     attach_pb2,
     attach_pb2_grpc,
@@ -33,6 +35,7 @@ from reach.rpc.agent import AgentServicer
 from reach.rpc.dispatch import DispatchServicer
 from reach.rpc.interceptors import Interceptor
 from reach.rpc.ops import OpsServicer
+from reach.rpc.peer_service import PeerServicer, behaviours
 from reach.rpc.registry import HeartbeatServicer, RegistryServicer
 from reach.rpc.result import ResultServicer
 from reach.rpc.services import Services
@@ -48,7 +51,7 @@ SENT_MARGIN = 1 << 20
 """What a message to a peer may have beside two contents: a whole task has its payload, its answer and its labels; an
 offer has a checkpoint too."""
 
-_SERVICES = {
+_SERVICES: dict[Any, Any] = {
     attach_pb2.DESCRIPTOR: attach_pb2_grpc.add_AgentServiceServicer_to_server,
     dispatch_pb2.DESCRIPTOR: dispatch_pb2_grpc.add_DispatchServiceServicer_to_server,
     heartbeat_pb2.DESCRIPTOR: heartbeat_pb2_grpc.add_HeartbeatServiceServicer_to_server,
@@ -111,7 +114,7 @@ class GrpcServer:
         self._listen = listen
         self._services = services
         self._server = grpc.aio.server(interceptors=[interceptor], options=options(listen))
-        servicers = {
+        servicers: dict[Any, Any] = {
             attach_pb2.DESCRIPTOR: AgentServicer(services),
             dispatch_pb2.DESCRIPTOR: DispatchServicer(services),
             heartbeat_pb2.DESCRIPTOR: HeartbeatServicer(services),
@@ -120,9 +123,13 @@ class GrpcServer:
             result_pb2.DESCRIPTOR: ResultServicer(services),
             session_pb2.DESCRIPTOR: SessionServicer(services),
         }
+        if services.peers is not None:
+            pings = servicers[attach_pb2.DESCRIPTOR].pings
+            peer = PeerServicer(services, services.peers, behaviours(servicers), pings)
+            peer_pb2_grpc.add_PeerServiceServicer_to_server(peer, self._server)
         names = [reflection.SERVICE_NAME, health.SERVICE_NAME]
         for descriptor, servicer in servicers.items():
-            _SERVICES[descriptor](servicer, self._server)  # type: ignore[operator]
+            _SERVICES[descriptor](servicer, self._server)
             names += [service.full_name for service in descriptor.services_by_name.values()]
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

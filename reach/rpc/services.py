@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from agentreach.v1 import dispatch_pb2
-from reach.core.model import Fault, Task
+from reach.core.model import Fault, Task, TaskKey
 from reach.errors import ErrorClass, ReachError, Reason, ResourceExhausted, error_of
 from reach.rpc.principal import credentials_ended, principal_of
 from reach.runtime.clock import Clock
@@ -18,6 +18,9 @@ from reach.telemetry.tracing import Tracing, parse_traceparent
 from reach.transports.dialler import Dialler
 from reach.wire.batcher import FRAME_BYTES, Batcher
 from reach.wire.requests import PROTOCOL_VERSIONS, TaskReader
+
+if TYPE_CHECKING:
+    from reach.rpc.peers import Peers
 
 S = TypeVar("S")
 
@@ -54,6 +57,8 @@ class Services:
         self.node_id = reach.node_id
         self.dialler: Dialler | None = None
         """Dials agents that want that."""
+        self.peers: Peers | None = None
+        """The other nodes; None on a node that is alone."""
         self._streams: set[tuple[Batcher, Callable[[Batcher], None]]] = set()
         self._waiting: WeakSet[Any] = WeakSet()
 
@@ -84,6 +89,11 @@ class Services:
         durability = "volatile" if task.volatile else "durable"
         task.trace = self.tracing.dispatch_started(task.key, trace, durability=durability)
 
+    def end_trace(self, key: TaskKey) -> None:
+        """A task is brought to another node, which gives it a trace of its own."""
+        if self.tracing.records:
+            self.tracing.dispatch_ended(key, "superseded")
+
     async def pump(
         self,
         context: Any,
@@ -105,8 +115,7 @@ class Services:
             finish: Called for each frame just before it is written; what it returns is added.
             settle: Awaited when the peer half-closes: returns when all that it still waits for is in `out`.
         """
-        entry = (out, closing)
-        self._streams.add(entry)
+        let_go = self.hold(out, closing)
         principal = principal_of(context)
         writer = asyncio.create_task(self._write(context, out, finish), name="stream-writer")
         reader = asyncio.create_task(self._read(context, out, handle, settle), name="stream-reader")
@@ -126,7 +135,7 @@ class Services:
             if writer.done():
                 writer.result()
         finally:
-            self._streams.discard(entry)
+            let_go()
             close()
             for task in both:
                 task.cancel()
@@ -153,6 +162,12 @@ class Services:
         """Ends when the stream is closed and everything is said."""
         while (frame := await out.take()) is not None:
             await context.write(frame + finish() if finish is not None else frame)
+
+    def hold(self, out: Batcher, closing: Callable[[Batcher], None]) -> Callable[[], None]:
+        """Says `closing` on a stream when the server stops, unless what is returned was called before."""
+        entry = (out, closing)
+        self._streams.add(entry)
+        return lambda: self._streams.discard(entry)
 
     def until_stopped(self, sink: S) -> S:
         """The sink of a call that waits: when the server stops first, it is refused."""

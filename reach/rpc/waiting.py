@@ -9,6 +9,7 @@ from reach.core.model import Fault, Task
 from reach.core.stream import Reader
 from reach.errors import ErrorClass, Reason
 from reach.rpc.services import error_of_fault
+from reach.runtime.elsewhere import Elsewhere
 
 
 class Answer:
@@ -30,6 +31,11 @@ class Answer:
         """It is refused."""
         if not self.future.done():
             self.future.set_exception(error_of_fault(fault))
+
+    def elsewhere(self, where: Elsewhere) -> None:
+        """Another node has to do it."""
+        if not self.future.done():
+            self.future.set_exception(where)
 
     def close(self, fault: Fault) -> None:
         """The registration is refused."""
@@ -93,6 +99,13 @@ class WaitingSink:
                 future.set_exception(error_of_fault(fault))
                 future.exception()  # whoever awaits the other one sees it; this one may have nobody
 
+    def elsewhere(self, reader: Reader, task_id: str, spec: bytes, where: Elsewhere) -> None:
+        """See Sink."""
+        for future in (self.acceptance, self.outcome):
+            if not future.done():
+                future.set_exception(where)
+                future.exception()
+
     def events(self, reader: Reader, task: Task, events: list[Any]) -> None:
         """See Sink. Not asked for."""
 
@@ -105,11 +118,12 @@ class WaitingSink:
 class EventSink:
     """For one reader of events: a list that one coroutine takes from. Bounded by the reader's credit."""
 
-    __slots__ = ("__weakref__", "_events", "_fault", "_over", "_wake", "deduplicated", "task")
+    __slots__ = ("__weakref__", "_events", "_fault", "_over", "_wake", "_where", "deduplicated", "task")
 
     def __init__(self) -> None:
         self._events: list[tuple[int, int, int, int, Any]] = []
         self._fault: Fault | None = None
+        self._where: Elsewhere | None = None
         self._over = False
         self._wake = asyncio.Event()
         self.task: Task | None = None
@@ -122,6 +136,11 @@ class EventSink:
     def refused(self, reader: Reader, fault: Fault) -> None:
         """See Sink."""
         self._fault = fault
+        self._wake.set()
+
+    def elsewhere(self, reader: Reader, task_id: str, spec: bytes, where: Elsewhere) -> None:
+        """See Sink."""
+        self._where = where
         self._wake.set()
 
     def events(self, reader: Reader, task: Task, events: list[tuple[int, int, int, int, Any]]) -> None:
@@ -139,6 +158,8 @@ class EventSink:
         while not self._events and not self._over:
             if self._fault is not None:
                 raise error_of_fault(self._fault)
+            if self._where is not None:
+                raise self._where
             self._wake.clear()
             await self._wake.wait()
         events, self._events = self._events, []

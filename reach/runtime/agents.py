@@ -6,13 +6,16 @@ and says so by the event `LinkEnded`.
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reach.core.dialogue import Input
 from reach.core.effects import Welcome
 from reach.core.model import Fault, Instance, Task
 from reach.core.stream import Reader
 from reach.errors import ErrorClass, Reason
+
+if TYPE_CHECKING:
+    from reach.runtime.elsewhere import Elsewhere
 
 
 class AgentLink(Protocol):
@@ -74,6 +77,9 @@ class Sink(Protocol):
     def refused(self, reader: Any, fault: Fault) -> None:
         """The request is refused."""
 
+    def elsewhere(self, reader: Any, task_id: str, spec: bytes, where: Elsewhere) -> None:
+        """Another node has to do it: nothing more comes from here. `spec` is empty if the reader only reads."""
+
     def events(self, reader: Any, task: Task, events: list[tuple[int, int, int, int, Any]]) -> None:
         """Events of a task, in order."""
 
@@ -90,6 +96,9 @@ class Reply(Protocol):
     def refused(self, fault: Fault) -> None:
         """It is refused."""
 
+    def elsewhere(self, where: Elsewhere) -> None:
+        """Another node has to do it. Only for requests that name a task."""
+
 
 MOVED: Final = Fault(
     ErrorClass.UNAVAILABLE, Reason.OWNER_UNAVAILABLE, "this has moved to another node: ask again", None, 200
@@ -103,6 +112,9 @@ class Deaf:
         """See Sink."""
 
     def refused(self, reader: Any, fault: Fault) -> None:
+        """See Sink."""
+
+    def elsewhere(self, reader: Any, task_id: str, spec: bytes, where: Elsewhere) -> None:
         """See Sink."""
 
     def events(self, reader: Any, task: Task, events: list[tuple[int, int, int, int, Any]]) -> None:

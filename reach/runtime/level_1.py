@@ -51,13 +51,14 @@ class LevelOne:
         self._views.clear()
         self._sent.pop(key, None)
 
-    def place(self, task: Task, selector: Selector, *, send: bool = True) -> PoolKey:
+    def place(self, task: Task, selector: Selector, *, send: bool = True, chosen: PoolKey | None = None) -> PoolKey:
         """The pool that takes a task; the task gets what its route says.
 
         Args:
             task: The task.
             selector: What it asks for.
             send: It will be sent there; not so if somebody only wants to know.
+            chosen: Another node has chosen this pool: the task gets what it needs to be there.
 
         Raises:
             ReachError: nobody may take it, or could ever: the reason says what is missing.
@@ -70,8 +71,8 @@ class LevelOne:
             self._follow(resolved.route, task, selector)
         if resolved.match is not None:
             task.policy = task.policy or BY_TEXT
-        pools = resolved.pools
-        if resolved.schemas:
+        pools = resolved.pools if chosen is None else (chosen,)
+        if resolved.schemas and chosen is None:
             pools = self._fitting(task, selector, resolved)
         if not pools:
             task.pending_reason = f"{NO_MATCH}: {resolved.lack.message if resolved.lack is not None else ''}"

@@ -16,6 +16,7 @@ from reach.core.model import Fault, Outcome, PoolKey, Task, TaskState
 from reach.core.questions import over, wrong_state
 from reach.core.stream import AT_END, Gap, Interest, Kind, Reader
 from reach.errors import ErrorClass, Reason
+from reach.runtime.elsewhere import Elsewhere
 from reach.store.base import Journal, StoredFact, StoredTask, StoreError, TaskQuery
 
 if TYPE_CHECKING:
@@ -106,7 +107,11 @@ class Past:
         elif found is None:
             question.reply.refused(not_found(question.task_id))
         elif found.outcome is None:
-            question.reply.refused(moving(question.task_id))
+            where = self._elsewhere(found)
+            if where is None:
+                question.reply.refused(moving(question.task_id))
+            else:
+                question.reply.elsewhere(where)
         else:
             question.reply.done(self.task_of(found))
 
@@ -164,9 +169,19 @@ class Past:
             fault = Fault(ErrorClass.INVALID_REQUEST, Reason.TASK_ID_REUSED, message, {"task_id": task_id})
             sink.refused(reader, fault)
         elif found.outcome is None:
-            sink.refused(reader, moving(task_id))
+            where = self._elsewhere(found)
+            if where is None:
+                sink.refused(reader, moving(task_id))
+            else:  # its row has a home on another node, whatever this one thought
+                sink.elsewhere(reader, task_id, spec or b"", where)
         else:
             self._tell_ended(reader, self.task_of(found), spec is not None)
+
+    def _elsewhere(self, found: StoredTask) -> Elsewhere | None:
+        """The other node that has an open task."""
+        row = found.task
+        peer = self._host.owners.node_of(row.shard)
+        return Elsewhere(peer, PoolKey(row.pool_tenant, row.agent_type)) if peer is not None else None
 
     def _tell_ended(self, reader: Reader, task: Task, submitted: bool) -> None:
         sink, outcome = reader.sink, task.outcome

@@ -5,7 +5,7 @@ Calls that are hot return at once and are answered through a `Sink`, a link or a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,9 @@ from reach.core.preview import Preview, preview
 from reach.core.resolving import Selector, unknown_skill
 from reach.core.stream import Reader
 from reach.errors import InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
+from reach.runtime.asked_first import AskedFirst
+from reach.runtime.elsewhere import Elsewhere, Whereabouts
+from reach.runtime.faults import fault_of
 from reach.runtime.host import Host
 from reach.runtime.retention import Tending
 from reach.runtime.session_views import SessionViews
@@ -38,32 +41,39 @@ class Reach:
         self.host = host
         self.node_id = node_id
         self.texts = Texts()
-        self._matching: dict[TaskKey, Callable[[], None] | None] = {}
-        """Tasks that wait for the meaning of their text, for some milliseconds."""
+        self._first = AskedFirst(host, self.texts)
         self.stopping = False
         """No new work is taken; what is accepted goes on."""
         self.tending = Tending(host.committer)
         """Does what is to be done in the writer of the journal."""
         self.started_ms = host.clock.now_ms()
         self.sessions = SessionViews(host)
+        self.abroad: Whereabouts | None = None
+        """What other nodes have to do; None on a node that is alone."""
         self.changes = AgentChanges(host)
         """For those who watch the registry."""
 
     # -- callers ------------------------------------------------------------------------------------------------------
 
-    def submit(self, task: Task, selector: Selector, reader: Reader) -> None:
-        """Takes a task. The sink of `reader` hears `accepted` or `refused`, then what its interest says."""
+    def submit(self, task: Task, selector: Selector, reader: Reader, placed: PoolKey | None = None) -> None:
+        """Takes a task. The sink of `reader` hears `accepted`, `refused` or `elsewhere`, then what its interest says.
+        `placed`: where another node has placed it, so that it is not chosen again."""
         host = self.host
         known = host.tasks.get(task.key)
         if known is None:
-            if selector.text and self._wait_for_match(task, selector, reader):
-                return
-            if task.root_task_id and self._ask_parent(task, selector, reader):
-                return
+            if selector.text or task.root_task_id:
+                again = partial(self.submit, task, selector, reader, placed)
+                if selector.text and self._first.meaning(task, selector, again):
+                    return
+                if task.root_task_id and self._first.parent(task, reader, again):
+                    return
             try:
-                task.pool = pool = self._admit(task, selector)
+                task.pool = pool = self._admit(task, selector, placed)
             except ReachError as error:
                 reader.sink.refused(reader, fault_of(error))
+                return
+            except Elsewhere as where:
+                reader.sink.elsewhere(reader, task.task_id, task.spec, where)
                 return
             host.tasks[task.key] = task
             if task.root_task_id:
@@ -77,74 +87,17 @@ class Reach:
             return
         host.post(pool, ev.Submitted(task, reader))
 
-    def _wait_for_match(self, task: Task, selector: Selector, reader: Reader) -> bool:
-        """Lets a task wait until the meaning of its text is known, or the time for that is over. False: go on."""
-        key = task.key
-        if key in self._matching:
-            self._hurry(key)
-            return False
-
-        def go_on() -> None:
-            if self._matching.get(key) is go_on:
-                self._matching[key] = None  # it has had its time
-                self.submit(task, selector, reader)
-                del self._matching[key]
-
-        self._matching[key] = go_on
-        if self.texts.ask(task.tenant, selector, go_on):
-            return True
-        del self._matching[key]
-        return False
-
-    def _ask_parent(self, task: Task, selector: Selector, reader: Reader) -> bool:
-        """Refuses a task that a cancelled one asks for (DLV-11), or one without budget. True: it is refused, or waits
-        some milliseconds for the word of the journal. False: go on."""
-        key, trees = task.key, self.host.trees
-        refusal = trees.refusal(task)
-        if refusal is not None:
-            reader.sink.refused(reader, refusal)
-            return True
-        parent = self.host.tasks.get((task.tenant, task.parent_task_id))
-        if parent is not None and parent is not task:
-            try:
-                task.spec = self.host.codec.bounded(task.spec, parent.spec)
-            except ReachError as error:
-                reader.sink.refused(reader, fault_of(error))
-                return True
-        if key in self._matching:
-            return False
-
-        def go_on() -> None:
-            told(None)
-
-        def told(fault: Fault | None) -> None:
-            if self._matching.get(key) is not go_on:
-                return
-            self._matching[key] = None
-            if fault is None:
-                self.submit(task, selector, reader)
-            else:
-                reader.sink.refused(reader, fault)
-            del self._matching[key]
-
-        self._matching[key] = go_on
-        if trees.ask_parent(task, told):
-            return True
-        del self._matching[key]
-        return False
-
-    def _hurry(self, key: TaskKey) -> None:
-        """Somebody speaks of a task that waits for the meaning of its text: it is to be there first."""
-        go_on = self._matching.get(key)
-        if go_on is not None:
-            go_on()
-
-    def _admit(self, task: Task, selector: Selector) -> Pool:
+    def _admit(self, task: Task, selector: Selector, placed: PoolKey | None) -> Pool:
         if self.stopping:
             message = "the server is shutting down"
             raise Unavailable(message, Reason.SHUTTING_DOWN, retry_after_ms=1_000)
-        self.check_store(task.volatile)
-        return self.host.home(self.host.level_1.place(task, selector))
+        if self.abroad is None:
+            self.check_store(task.volatile)
+            return self.host.home(self.host.level_1.place(task, selector))
+        key = self.host.level_1.place(task, selector, chosen=placed)
+        self.abroad.check(key)
+        self.check_store(task.volatile)  # of others we do not know whether they can keep anything
+        return self.host.home(key)
 
     def check_store(self, volatile: bool = False) -> None:
         """Whether the store can keep anything now. Raises ReachError."""
@@ -169,10 +122,13 @@ class Reach:
 
     def cancel(self, tenant: str, task_id: str, reason: str, reply: Any) -> None:
         """Cancels a task; `reply.done` gets the task as it ended."""
-        self._hurry((tenant, task_id))
-        pool = self._pool_of(tenant, task_id) or self._anywhere(tenant)
+        self._first.hurry((tenant, task_id))
+        pool = self._pool_of(tenant, task_id)
         self.host.trees.cancel((tenant, task_id))  # it is marked before its children are listed
-        self.host.post(pool, ev.Cancelled(tenant, task_id, reason, reply))
+        if pool is None and self.abroad is not None:
+            self.abroad.ask(tenant, task_id, reply)
+        else:
+            self.host.post(pool or self._anywhere(tenant), ev.Cancelled(tenant, task_id, reason, reply))
 
     def send_input(self, tenant: str, task_id: str, given: Input, question: str, reply: Any) -> None:
         """Answers what a waiting task asked; `reply.done` gets (the task, whether the answer was known already)."""
@@ -182,16 +138,21 @@ class Reach:
             except ReachError as error:
                 reply.refused(fault_of(error))
                 return
-        pool = self._pool_of(tenant, task_id) or self._anywhere(tenant)
-        self.host.post(pool, ev.InputCame(tenant, task_id, given, question, reply))
+        pool = self._pool_of(tenant, task_id)
+        if pool is None and self.abroad is not None:
+            self.abroad.ask(tenant, task_id, reply, given)
+        else:
+            self.host.post(pool or self._anywhere(tenant), ev.InputCame(tenant, task_id, given, question, reply))
 
     def subscribe(self, tenant: str, task_id: str, reader: Reader) -> None:
         """Reads a task from the position that the reader has."""
         reader.reads = True
-        self._hurry((tenant, task_id))
+        self._first.hurry((tenant, task_id))
         host = self.host
         pool = self._pool_of(tenant, task_id)
-        if pool is None:
+        if pool is None and self.abroad is not None:
+            self.abroad.read(reader, tenant, task_id)
+        elif pool is None:
             host.past.answer(reader, tenant, task_id, None)
         elif host.committer.held is not None:
             post = partial(host.post, pool, ev.Subscribed(tenant, task_id, reader))
@@ -201,7 +162,7 @@ class Reach:
 
     def unsubscribe(self, reader: Reader, tenant: str, task_id: str) -> None:
         """Lets a reader go, also one that its task does not know yet: it leaves right after it has come."""
-        self._hurry((tenant, task_id))
+        self._first.hurry((tenant, task_id))
         pool = reader.task.pool if reader.task is not None else self._pool_of(tenant, task_id)
         if pool is not None:
             self.host.post(pool, ev.Unsubscribed(reader))
@@ -220,9 +181,11 @@ class Reach:
         return self.host.pool(PoolKey(tenant, UNRESOLVED))
 
     async def get_task(self, tenant: str, task_id: str) -> Task | None:
-        """One task, from memory or from the journal."""
+        """One task, from memory or from the journal. Raises Elsewhere for one that is not over and not here."""
         found = await self.host.read(self.host.past.find, tenant, task_id)
         live = self._live((tenant, task_id), found)
+        if live is None and self.abroad is not None:
+            await self.abroad.check_task(tenant, task_id, found)
         if live is not None or found is None:
             return live
         return self.host.past.shown(found)
@@ -269,9 +232,12 @@ class Reach:
             tasks.append(live if live is not None else self.host.past.shown(one))
         return tasks, may_go_on(query, stored)
 
-    def preview(self, task: Task, selector: Selector) -> tuple[Pool, Preview]:
-        """Where a task would go, by the code that would send it: the pool, and every instance of it."""
-        pool = self.host.look_at(self.host.level_1.place(task, selector, send=False))
+    def preview(self, task: Task, selector: Selector, placed: PoolKey | None = None) -> tuple[Pool, Preview]:
+        """Where a task would go, by the code that would send it: the pool, and every instance of it. May raise
+        Elsewhere."""
+        key = self.host.level_1.place(task, selector, send=False, chosen=placed)
+        self._check_here(key)
+        pool = self.host.look_at(key)
         return pool, preview(pool, task, self.host.clock.now_ms())
 
     # -- agents -------------------------------------------------------------------------------------------------------
@@ -292,8 +258,14 @@ class Reach:
         event = ev.Joined(joining, self.host.next_revision(), link, running, status)
         return self.host.join(PoolKey(tenant, agent_type), event)
 
+    def _check_here(self, key: PoolKey) -> None:
+        """Raises Elsewhere for what is another node's."""
+        if self.abroad is not None:
+            self.abroad.check(key)
+
     def check_type(self, tenant: str, joining: ev.Joining, agent_type: str) -> None:
-        """Whether an instance may register now, with this type. Raises ReachError."""
+        """Whether an instance may register now, with this type, and here. Raises ReachError, Elsewhere."""
+        self._check_here(PoolKey(tenant, agent_type))
         instance_id = joining.instance_id
         if self.stopping:
             raise Unavailable("the server is shutting down", Reason.SHUTTING_DOWN, retry_after_ms=1_000)
@@ -326,8 +298,11 @@ class Reach:
 
         Raises:
             InvalidRequest: AGENT_NOT_FOUND, or STALE_GENERATION if `boot_id` is another than the current one.
+            Elsewhere: another node has it.
         """
         key = self.host.directory.where(tenant, instance_id)
+        if key is not None:
+            self._check_here(key)
         pool = self.host.pool(key) if key is not None else None
         instance = pool.instances.get(instance_id) if pool is not None else None
         if pool is None or instance is None:
@@ -352,6 +327,8 @@ class Reach:
     def visible(self, tenant: str) -> Iterator[tuple[Pool, Instance]]:
         """All instances that the tenant owns or may call (GOV-1), in no order."""
         for key in self.host.directory.pools_for(tenant):
+            if self.abroad is not None and not self.abroad.is_here(key):
+                continue
             pool = self.host.pool(key)
             for one in pool.instances.values():
                 if visible_to(one, tenant):
@@ -366,6 +343,7 @@ class Reach:
         own = self.host.directory.where(tenant, instance_id)
         if own is None:
             for key in self.host.directory.pools_of(tenant, Selector(instance_id=instance_id)):
+                self._check_here(key)
                 pool = self.host.pool(key)
                 one = pool.instances.get(instance_id)
                 if one is not None and visible_to(one, tenant):
@@ -377,9 +355,3 @@ class Reach:
     def open_tasks(self, tenant: str) -> int:
         """Tasks of a tenant that have not ended."""
         return sum(1 for task in self.host.tasks.values() if task.tenant == tenant and task.state < FIRST_TERMINAL)
-
-
-def fault_of(error: ReachError) -> Fault:
-    """An error as data."""
-    metadata = dict(error.metadata) or None
-    return Fault(error.error_class, error.reason, error.message, metadata, error.retry_after_ms)

@@ -96,7 +96,7 @@ async def test_RTE_5_a_task_waits_for_the_meaning_of_its_text_and_no_longer_than
         gate.open.set()
         await call
         assert (await agent.next("offers")).task.task_id == "t"
-        assert not node.reach._matching
+        assert not node.reach._first._waiting
         await submit(stubs, text="reimburse me")
         await agent.next("offers")
 

@@ -104,7 +104,7 @@ async def test_DLV_11_of_a_parent_that_is_not_in_memory_the_journal_is_asked(end
     said = again.heard(reader)
     assert said == ([("refused", Reason.PARENT_CANCELLED)] if ended is TaskState.CANCELLED else [("accepted", False)])
     assert again.heard(twice) == [("accepted", False)]
-    assert not again.reach._matching
+    assert not again.reach._first._waiting
     await again.stop()
 
 

@@ -12,7 +12,7 @@ from reach.core.model import Fault, Instance, Task, TaskKey
 from reach.core.pool import Pool
 from reach.core.stream import Delta
 from reach.errors import ErrorClass, ReachError, Reason
-from reach.runtime.reach_api import fault_of
+from reach.runtime.faults import fault_of
 from reach.testing.sim.link import Frame, ServerEnd, Stream
 from reach.testing.sim.story import TaskName
 

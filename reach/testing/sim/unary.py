@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from reach.core import events as ev
 from reach.core.model import Fault, TaskKey
 from reach.errors import ErrorClass, ReachError, Reason
-from reach.runtime.reach_api import fault_of
+from reach.runtime.faults import fault_of
 from reach.testing.sim.agent_door import Report, event_of
 from reach.testing.sim.loop import Process
 from reach.testing.sim.story import TaskName

@@ -1,0 +1,1 @@
+"""agentreach.internal.v1: generated from protos/ by `make gen`; never edited."""

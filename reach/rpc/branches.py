@@ -1,0 +1,195 @@
+"""What one stream of a caller or agent has on other nodes: a channel to each owner of something that it speaks of.
+
+References and numbers of links are the peer's own, so what comes back needs no translation. When a node is lost, or a
+shard moves, the stream begins anew, as soon as somebody is there who answers for what it had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from reach.core.model import PoolKey
+from reach.core.placement import shard_of
+from reach.errors import ReachError
+from reach.rpc.peer_messages import Unreachable
+from reach.rpc.peers import Peers
+from reach.rpc.principal import Principal
+from reach.rpc.tunnel import Channel
+from reach.runtime.elsewhere import Elsewhere
+from reach.runtime.ownership import Peer
+from reach.wire.batcher import Batcher
+
+PAUSES_S: Final = (0.05, 0.4, 1.5)
+"""How long an item waits that was brought to a node which has no place for it, each time; then it is refused."""
+RETURNED: Final = 10_000
+"""Items of one stream that are known to have come back."""
+PATIENCE_S: Final = 5.0
+"""How long a stream waits for somebody who answers for what it had, before it begins anew all the same."""
+LOOK_S: Final = 0.1
+
+FIRST_LOOK_S: Final = 0.1
+
+Again = Callable[[bytes, PoolKey | None, bool], None]
+
+
+class Branches:
+    """See the module.
+
+    Args:
+        peers: The other nodes.
+        kind: What the stream is, a `ChannelKind`.
+        principal: Whose it is.
+        traceparent: Its trace.
+        out: What is said to the caller or agent.
+        again: Handles an item that came back: the frame, the pool it belongs to if that is known, and whether to refuse
+            it now.
+        anew: Has the caller or agent open its stream anew.
+    """
+
+    def __init__(
+        self,
+        peers: Peers,
+        kind: int,
+        principal: Principal,
+        traceparent: str,
+        out: Batcher,
+        again: Again,
+        anew: Callable[[], None],
+    ) -> None:
+        self._peers = peers
+        self._opening = (kind, principal, traceparent)
+        self._out = out
+        self._again = again
+        self._anew = anew
+        self._channels: dict[Peer, Channel] = {}
+        self._shards: dict[Peer, set[int]] = {}
+        self._returned: OrderedDict[int, int] = OrderedDict()
+        """How often each item came back, by its hash."""
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._recovery: asyncio.Task[None] | None = None
+        self._closed = False
+        peers.branches.add(self)
+
+    # -- up -----------------------------------------------------------------------------------------------------------
+
+    def send(self, where: Elsewhere, frame: bytes, sent: int = 0) -> None:
+        """Brings a frame to its owner. If that cannot be reached, the stream begins anew after a while, and the frame
+        is dropped: the peer says it again."""
+        peer = where.peer
+        if self._closed or self._recovery is not None:
+            return
+        if where.pool is not None:
+            self._shards.setdefault(peer, set()).add(shard_of(where.pool))
+        channel = self._channels.get(peer)
+        if channel is None:
+            try:
+                channel = self._peers.tunnel(peer).open(*self._opening, self)
+            except Unreachable:
+                self._lost(peer)
+                return
+            self._channels[peer] = channel
+        channel.send(frame, where.pool, sent)
+
+    def to(self, peer: Peer, frame: bytes, sent: int = 0) -> None:
+        """Says something to a node that the stream has something on."""
+        channel = self._channels.get(peer)
+        if channel is not None:
+            channel.send(frame, None, sent)
+
+    def tell_all(self, frame: bytes) -> None:
+        """Says something to all of them: who does not know what it is about does nothing."""
+        for channel in self._channels.values():
+            channel.send(frame)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something may still come."""
+        return bool(self._channels or self._timers or self._recovery is not None)
+
+    def half_close(self) -> None:
+        """Nothing more comes from the caller. What has come back and waits is still brought somewhere."""
+        if not self._timers:
+            for channel in self._channels.values():
+                channel.half_close()
+
+    def close(self, *, ours: bool = False) -> None:
+        """The stream has ended. `ours`: as our doing."""
+        self._closed = True
+        self._peers.branches.discard(self)
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        if self._recovery is not None:
+            self._recovery.cancel()
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.close(ours=ours)
+
+    # -- down (Holder) ------------------------------------------------------------------------------------------------
+
+    def arrived(self, channel: Channel, frame: bytes) -> None:
+        """See Holder."""
+        self._out.put(frame)
+
+    def returned(self, channel: Channel, frame: bytes, pool: PoolKey | None) -> None:
+        """See Holder. An item may come back some times: what it belongs to is changing hands."""
+        key = hash(frame)
+        tries = self._returned.pop(key, 0)
+        if tries >= len(PAUSES_S):
+            self._again(frame, pool, True)
+            return
+        self._returned[key] = tries + 1
+        if len(self._returned) > RETURNED:
+            self._returned.popitem(last=False)
+        pause_s = 0.0 if pool is not None and not tries else PAUSES_S[tries]
+
+        def act() -> None:
+            self._timers.discard(timer)
+            if not self._closed:
+                self._again(frame, pool, False)
+
+        timer = asyncio.get_running_loop().call_later(pause_s, act)
+        self._timers.add(timer)
+
+    def ended(self, channel: Channel, error: ReachError | None) -> None:
+        """See Holder."""
+        for peer, one in list(self._channels.items()):
+            if one is channel:
+                del self._channels[peer]
+                if error is not None or not channel.half:
+                    self._lost(peer)
+
+    # -- moves --------------------------------------------------------------------------------------------------------
+
+    def moved(self, shard: int) -> None:
+        """A shard has another owner."""
+        owner = self._peers.owners.node_of(shard)
+        for peer, shards in list(self._shards.items()):
+            if shard in shards and owner != peer:
+                channel = self._channels.pop(peer, None)
+                if channel is not None:
+                    channel.close()
+                self._lost(peer)
+
+    def _lost(self, peer: Peer) -> None:
+        """What the stream had on a node is lost."""
+        if not self._closed and self._recovery is None:
+            self._recovery = asyncio.create_task(self._recover(self._shards.pop(peer, set())), name="begin-anew")
+
+    async def _recover(self, shards: set[int]) -> None:
+        """Waits until those can be reached who answer for these shards now. Streams that begin anew too soon would
+        only come again and again."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PATIENCE_S
+        await asyncio.sleep(random.uniform(FIRST_LOOK_S / 2, FIRST_LOOK_S))
+        while loop.time() < until:
+            owners = {self._peers.owners.node_of(shard) for shard in shards} - {None}
+            answers = [await self._peers.answers(owner) for owner in owners if owner is not None]
+            if all(answers):
+                break
+            await asyncio.sleep(LOOK_S)
+        self._anew()

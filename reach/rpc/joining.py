@@ -1,0 +1,38 @@
+"""Makes a node one of several: to be called before it serves."""
+
+from __future__ import annotations
+
+from reach.rpc.interceptors import Interceptor
+from reach.rpc.peer_secret import PeerSecret
+from reach.rpc.peers import Peers
+from reach.rpc.proxy import Proxy
+from reach.rpc.services import Services
+from reach.runtime.elsewhere import Whereabouts
+from reach.runtime.ownership import Owners
+
+
+def join(
+    services: Services, interceptor: Interceptor, owners: Owners, secret: bytes, tls_roots: bytes | None = None
+) -> Peers:
+    """Brings what others own to them from now on, and serves them in turn.
+
+    Args:
+        services: Of the node.
+        interceptor: Of its server, which does not serve yet.
+        owners: Who owns what.
+        secret: What all nodes of the cluster have.
+        tls_roots: The authority that signs the certificates of nodes; None: nodes speak without TLS.
+
+    Returns:
+        The other nodes; to be stopped before the server stops.
+
+    Raises:
+        InvalidRequest: The secret is too short.
+    """
+    reach = services.reach
+    proof = PeerSecret(secret, services.node_id, services.clock.wall_ms)
+    peers = services.peers = Peers(services, owners, proof, tls_roots)
+    reach.host.owners = owners
+    reach.abroad = Whereabouts(reach.host, owners, peers.has)
+    interceptor.proxy = Proxy(peers)
+    return peers

@@ -1,0 +1,114 @@
+"""PeerService: what this node does for clients of other nodes. It trusts whoever knows the secret of the cluster."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+from agentreach.internal.v1 import peer_pb2, peer_pb2_grpc
+from reach.errors import InvalidRequest, Reason
+from reach.rpc.access import TABLE
+from reach.rpc.link_end import LinkEnd
+from reach.rpc.peer_messages import pool_key, pool_name, principal_from
+from reach.rpc.peer_secret import KEY
+from reach.rpc.peers import Peers
+from reach.rpc.pings import Pings
+from reach.rpc.principal import set_principal
+from reach.rpc.proxy import placed_in
+from reach.rpc.services import Services
+from reach.runtime.elsewhere import Elsewhere
+from reach.telemetry.tracing import set_current_trace
+
+log = logging.getLogger(__name__)
+
+
+class Behaviour(NamedTuple):
+    """A method of the contract, as its servicer has it."""
+
+    act: Callable[[Any, Any], Any]
+    request: Any
+    """The class of its message."""
+    streams: bool
+    """It answers with several messages."""
+
+
+def behaviours(servicers: Mapping[FileDescriptor, Any]) -> dict[str, Behaviour]:
+    """All methods with one request, by full name."""
+    return {
+        f"/{service.full_name}/{method.name}": Behaviour(
+            getattr(servicer, method.name), GetMessageClass(method.input_type), method.server_streaming
+        )
+        for descriptor, servicer in servicers.items()
+        for service in descriptor.services_by_name.values()
+        for method in service.methods
+        if not method.client_streaming
+    }
+
+
+class _Context:
+    """What a servicer may ask of a call that another node brought."""
+
+    def __init__(self, context: Any) -> None:
+        self.time_remaining = context.time_remaining
+
+
+class PeerServicer(peer_pb2_grpc.PeerServiceServicer):
+    """See the module."""
+
+    def __init__(self, services: Services, peers: Peers, methods: Mapping[str, Behaviour], pings: Pings) -> None:
+        self._services = services
+        self._pings = pings
+        self._peers = peers
+        self._methods = methods
+
+    def _check(self, context: Any) -> str:
+        """The node that calls. Raises InvalidRequest."""
+        for key, value in context.invocation_metadata() or ():
+            if key == KEY:
+                return self._peers.secret.check(str(value))
+        raise InvalidRequest("this is for nodes of this cluster", Reason.UNAUTHENTICATED)
+
+    async def Link(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        """See the contract."""
+        node_id = self._check(context)
+        await LinkEnd(self._services, self._pings, node_id).serve(context)
+
+    async def Call(self, request: peer_pb2.CallRequest, context: Any) -> AsyncIterator[peer_pb2.CallResponse]:
+        """See the contract."""
+        self._check(context)
+        behaviour, access = self._methods.get(request.method), TABLE.get(request.method)
+        if behaviour is None or access is None:
+            raise InvalidRequest("there is no such method", Reason.NOT_IMPLEMENTED)
+        principal = principal_from(request.identity)
+        if access.scopes.isdisjoint(principal.scopes):
+            raise InvalidRequest("this call needs other scopes", Reason.PERMISSION_DENIED)
+        set_principal(principal)
+        set_current_trace(self._services.tracing.accept(request.traceparent))
+        pool = pool_key(request.pool) if request.HasField("pool") else None
+        try:
+            message = behaviour.request.FromString(request.request)
+        except DecodeError:
+            raise InvalidRequest("the message could not be decoded", Reason.MALFORMED_MESSAGE) from None
+        try:
+            with placed_in(pool):
+                if behaviour.streams:
+                    async with aclosing(behaviour.act(message, _Context(context))) as answers:
+                        async for answer in answers:
+                            yield peer_pb2.CallResponse(message=answer.SerializeToString())
+                else:
+                    answer = await behaviour.act(message, _Context(context))
+                    yield peer_pb2.CallResponse(message=answer.SerializeToString())
+        except Elsewhere as where:
+            yield peer_pb2.CallResponse(misplaced=True, pool=pool_name(where.pool))
+
+    async def Locate(self, request: peer_pb2.LocateRequest, context: Any) -> peer_pb2.LocateResponse:
+        """See the contract."""
+        self._check(context)
+        task = self._services.host.tasks.get((request.tenant, request.task_id))
+        return peer_pb2.LocateResponse(here=task is not None)

@@ -1,0 +1,234 @@
+"""The other nodes of the cluster, as this one calls them: connections, proofs, calls; links are in `tunnel.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+import grpc
+
+from agentreach.internal.v1 import peer_pb2, peer_pb2_grpc
+from reach.errors import ReachError, Reason, ResourceExhausted
+from reach.rpc.peer_messages import Unreachable, pool_key
+from reach.rpc.peer_secret import KEY, PeerSecret
+from reach.rpc.tunnel import UNREAD_BYTES, Tunnel
+from reach.runtime.elsewhere import Elsewhere
+from reach.runtime.ownership import NOBODY, Owners, Peer
+from reach.wire.status import error_from_rpc
+
+if TYPE_CHECKING:
+    from reach.rpc.branches import Branches
+    from reach.rpc.services import Services
+
+log = logging.getLogger(__name__)
+
+CALLS: Final = 800
+"""Calls to one node that are open at the same time: a connection holds 1,000 streams."""
+PEERS: Final = 1_000
+"""Nodes whose connections are kept."""
+LOCATE_SECONDS: Final = 1.0
+"""How long a node may take to say whether it has a task."""
+CHANNEL: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.keepalive_time_ms", 2_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.http2.ping_timeout_ms", 2_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+
+class Connection:
+    """One node, and the connection to it."""
+
+    def __init__(self, peer: Peer, channel: grpc.aio.Channel) -> None:
+        self.peer = peer
+        self.channel = channel
+        self.stub: Any = peer_pb2_grpc.PeerServiceStub(channel)
+        self.calls = 0
+
+
+class Peers:
+    """See the module.
+
+    Args:
+        services: Of this node.
+        owners: Who owns what.
+        secret: Proves this node to the others.
+        tls_roots: The authority that signs the certificates of nodes; None: nodes speak without TLS.
+    """
+
+    def __init__(self, services: Services, owners: Owners, secret: PeerSecret, tls_roots: bytes | None = None) -> None:
+        self.services = services
+        self.owners = owners
+        self.secret = secret
+        self._tls_roots = tls_roots
+        self._connections: dict[Peer, Connection] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._told: set[tuple[Peer, Reason]] = set()
+        self._tunnels: dict[Peer, Tunnel] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self.branches: WeakSet[Branches] = WeakSet()
+        """What streams of this node have on others, to be told when a shard moves."""
+        owners.watch(self._moved)
+
+    def connection(self, peer: Peer) -> Connection:
+        """The connection to a node, made when it is first needed.
+
+        Raises:
+            Unreachable: Nobody is there, as far as we know.
+        """
+        if peer == NOBODY:
+            raise Unreachable("nobody owns it just now")
+        found = self._connections.get(peer)
+        if found is None:
+            if len(self._connections) >= PEERS:
+                self.forget(next(iter(self._connections.values())))
+            if self._tls_roots is None:
+                channel = grpc.aio.insecure_channel(peer.address, options=CHANNEL)
+            else:
+                channel = grpc.aio.secure_channel(
+                    peer.address, grpc.ssl_channel_credentials(self._tls_roots), options=CHANNEL
+                )
+            found = self._connections[peer] = Connection(peer, channel)
+        return found
+
+    def forget(self, connection: Connection) -> None:
+        """Closes a connection: the next one begins anew, without what this one waits for."""
+        if self._connections.get(connection.peer) is connection:
+            del self._connections[connection.peer]
+            closing = asyncio.create_task(connection.channel.close(), name="peer-close")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    # -- links --------------------------------------------------------------------------------------------------------
+
+    def tunnel(self, peer: Peer) -> Tunnel:
+        """The link to a node, made when it is first needed.
+
+        Raises:
+            Unreachable: Nobody is there, as far as we know.
+        """
+        found = self._tunnels.get(peer)
+        if found is None:
+            found = self._tunnels[peer] = Tunnel(self, self.connection(peer))
+            running = asyncio.create_task(found.run(), name="link")
+            self._running.add(running)
+            running.add_done_callback(self._running.discard)
+        return found
+
+    def broken(self, tunnel: Tunnel) -> None:
+        """A link is no more."""
+        if self._tunnels.get(tunnel.peer) is tunnel:
+            del self._tunnels[tunnel.peer]
+
+    async def answers(self, peer: Peer) -> bool:
+        """Whether a node can be reached: there is a link to it, and it says something."""
+        try:
+            tunnel = self.tunnel(peer)
+        except Unreachable:
+            return False
+        await tunnel.answered.wait()
+        return not tunnel.broken and tunnel.out.queued_bytes <= UNREAD_BYTES
+
+    def _moved(self, shard: int) -> None:
+        for branches in list(self.branches):
+            branches.moved(shard)
+
+    def proof(self, peer: Peer) -> tuple[tuple[str, str], ...]:
+        """The metadata of a call to a node."""
+        return ((KEY, self.secret.proof(peer.node_id)),)
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    async def call(
+        self, peer: Peer, request: peer_pb2.CallRequest, left_s: float | None
+    ) -> AsyncGenerator[bytes, None]:
+        """Makes a call of the contract at its owner: the messages of its answer.
+
+        Args:
+            peer: The owner.
+            request: The call.
+            left_s: What is left of its time, in seconds.
+
+        Raises:
+            Elsewhere: It was not at home there, and nothing was done; the pool is known, or the place that was tried.
+            Unreachable: There is no answer.
+            ReachError: What the call ended with.
+        """
+        connection = self.connection(peer)
+        if connection.calls >= CALLS:
+            message = f"node {peer.node_id!r} answers {CALLS} calls of this one already"
+            raise ResourceExhausted(message, Reason.RATE_LIMITED, retry_after_ms=500)
+        connection.calls += 1
+        call = connection.stub.Call(request, metadata=self.proof(peer), timeout=left_s)
+        try:
+            while (answer := await call.read()) is not grpc.aio.EOF:
+                if answer.misplaced:
+                    raise Elsewhere(peer, pool_key(answer.pool) if answer.HasField("pool") else None)
+                yield answer.message
+            if await call.code() is not grpc.StatusCode.OK:
+                raise self.failed(connection, await _failure_of(call))
+        except grpc.aio.AioRpcError as failure:
+            raise self.failed(connection, failure) from None
+        finally:
+            connection.calls -= 1
+            call.cancel()
+
+    async def has(self, peer: Peer, tenant: str, task_id: str) -> bool:
+        """Whether a node has a task in memory.
+
+        Raises:
+            OSError: It does not answer.
+        """
+        try:
+            connection = self.connection(peer)
+        except Unreachable as failure:
+            raise OSError(str(failure)) from None
+        request = peer_pb2.LocateRequest(tenant=tenant, task_id=task_id)
+        try:
+            answer = await connection.stub.Locate(request, metadata=self.proof(peer), timeout=LOCATE_SECONDS)
+        except grpc.aio.AioRpcError as failure:
+            raise OSError(str(self.failed(connection, failure))) from None
+        return bool(answer.here)
+
+    def failed(self, connection: Connection, failure: grpc.aio.AioRpcError) -> Exception:
+        """What a call to another node failed with: its answer, or that there is none."""
+        peer, error = connection.peer, error_from_rpc(failure)
+        if failure.code() is grpc.StatusCode.UNAVAILABLE and error.reason is Reason.OWNER_UNAVAILABLE:
+            self.forget(connection)
+        if error.reason in (Reason.OWNER_UNAVAILABLE, Reason.SHUTTING_DOWN):
+            return Unreachable(f"node {peer.node_id!r}: {error.message}")
+        if error.reason is Reason.UNAUTHENTICATED:  # clients are authenticated here: it is us who are not known there
+            self._tell_once(peer, error)
+            return Unreachable(f"node {peer.node_id!r} does not take our secret")
+        return error
+
+    def _tell_once(self, peer: Peer, error: ReachError) -> None:
+        if (peer, error.reason) not in self._told and len(self._told) < PEERS:
+            self._told.add((peer, error.reason))
+            log.error("another node refuses this one", extra={"node": peer.node_id, "reason": error.reason.name})
+
+    async def stop(self) -> None:
+        """Closes all links and connections."""
+        await asyncio.gather(*(tunnel.finish() for tunnel in list(self._tunnels.values())))
+        for running in self._running:
+            running.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        for connection in list(self._connections.values()):
+            self.forget(connection)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+async def _failure_of(call: Any) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(
+        await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
+    )

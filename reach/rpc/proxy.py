@@ -1,0 +1,148 @@
+"""Calls that another node has to do: made here again as soon as it turns out, at most one hop away (CLU-1).
+
+The call runs here first, for this node reads, checks and places what it is asked for. If it is not at home here, the
+same message goes to the owner. When the owner says that it is not at home there either, or does not answer, ownership
+is about to change: the call runs here again after a while, and finds the new owner, or this node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+from agentreach.internal.v1 import peer_pb2
+from reach.core.model import PoolKey
+from reach.rpc.peer_messages import Unreachable, identity_of, pool_name, unavailable
+from reach.rpc.peers import Peers
+from reach.rpc.principal import principal_of
+from reach.runtime.elsewhere import Elsewhere
+from reach.telemetry.tracing import current_trace
+
+TRIES: Final = 3
+"""How often a call is brought to a node that has no place for it."""
+PATIENCE_S: Final = 5.0
+"""How long a call waits for an owner that can be reached: longer than it takes to move the shards of a node that died
+(CLU-3). Never longer than the call itself."""
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 0.5
+
+_placed: Final[ContextVar[PoolKey | None]] = ContextVar("reach_placed", default=None)
+placed: Final = _placed.get
+"""The pool that the call which is being handled was brought to; None if it is to be chosen."""
+
+
+@contextmanager
+def placed_in(pool: PoolKey | None) -> Iterator[None]:
+    """Handles a call whose pool is chosen."""
+    token = _placed.set(pool)
+    try:
+        yield
+    finally:
+        _placed.reset(token)
+
+
+class _Turns:
+    """How often, and until when, a call is tried."""
+
+    def __init__(self, context: Any) -> None:
+        self._loop = asyncio.get_running_loop()
+        left = context.time_remaining()
+        patience = PATIENCE_S if left is None else min(PATIENCE_S, max(0.0, left - 0.1))
+        self._until = self._loop.time() + patience
+        self._pause_s = FIRST_PAUSE_S
+        self._misplaced = 0
+
+    async def next(self, failure: Elsewhere | Unreachable) -> None:
+        """Waits for the next try. Raises Unavailable if there is none."""
+        if isinstance(failure, Elsewhere):
+            self._misplaced += 1
+            if self._misplaced >= TRIES:
+                raise unavailable("it is changing hands")
+            if failure.pool is not None and self._misplaced == 1:
+                return  # it says where to go
+        if self._loop.time() + self._pause_s > self._until:
+            raise unavailable(str(failure))
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
+
+
+class Proxy:
+    """Wraps the behaviour of methods so that what is not at home here is done where it is."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+
+    def unary(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+        """For methods with one request and one response."""
+
+        async def anywhere(request: Any, context: Any) -> Any:
+            turns: _Turns | None = None
+            pool: PoolKey | None = None
+            while True:
+                try:
+                    with placed_in(pool):
+                        return await behaviour(request, context)
+                except Elsewhere as found:
+                    where = found
+                turns = turns or _Turns(context)
+                try:
+                    async with aclosing(self._ask(method, request, context, where)) as answers:
+                        async for answer in answers:
+                            return answer
+                    raise unavailable("there was no answer")
+                except (Elsewhere, Unreachable) as failed:
+                    failure = failed
+                pool = failure.pool if isinstance(failure, Elsewhere) else None
+                await turns.next(failure)
+
+        return anywhere
+
+    def streaming(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+        """For methods with one request and many responses."""
+
+        async def anywhere(request: Any, context: Any) -> AsyncIterator[Any]:
+            turns: _Turns | None = None
+            pool: PoolKey | None = None
+            began = False
+            while True:
+                try:
+                    with placed_in(pool):  # the steps of a generator run in the context of whoever asks for them
+                        first = behaviour(request, context)
+                        async with aclosing(first) as responses:
+                            async for response in responses:
+                                began = True
+                                yield response
+                    return
+                except Elsewhere as found:
+                    where = found
+                if began:
+                    raise unavailable("it is changing hands")
+                turns = turns or _Turns(context)
+                try:
+                    async with aclosing(self._ask(method, request, context, where)) as answers:
+                        async for answer in answers:
+                            began = True
+                            yield answer
+                    return
+                except (Elsewhere, Unreachable) as failed:
+                    failure = failed
+                if began:
+                    raise unavailable(str(failure))
+                pool = failure.pool if isinstance(failure, Elsewhere) else None
+                await turns.next(failure)
+
+        return anywhere
+
+    def _ask(self, method: str, request: Any, context: Any, where: Elsewhere) -> AsyncGenerator[bytes, None]:
+        trace = current_trace()
+        call = peer_pb2.CallRequest(
+            method=method,
+            identity=identity_of(principal_of(context)),
+            traceparent=trace.traceparent,
+            pool=pool_name(where.pool),
+            request=request.SerializeToString(),
+        )
+        return self._peers.call(where.peer, call, context.time_remaining())
