@@ -411,7 +411,7 @@ async def test_a11_one_stream_too_many_is_refused_until_another_one_ends():
         opened = [server.call(RUN) for _ in range(10)]
         for call in opened:
             await call.read()
-        assert server.interceptor.open_calls() == {"control": 0, "streams": 10, "submits": 0}
+        assert server.interceptor.open_calls() == {"control": 0, "streams": 10, "submits": 0, "peers": 0}
         code, error = await server.finish(RUN)
         assert (code, error.reason, error.retryable) == ("RESOURCE_EXHAUSTED", Reason.TOO_MANY_STREAMS, True)
         assert error.retry_after_ms == 1000

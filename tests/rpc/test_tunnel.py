@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from reach.core.model import TaskState
+from reach.core.pool import Pool
 from tests.rpc.nodes import Cluster, agent_of, cluster, owned, serve, spec, until
 from tests.rpc.peers import CallerByHand, kind_of, reason_name, unique
 
@@ -67,6 +68,10 @@ async def test_CLU_1_deltas_come_through_in_order_and_credit_goes_back(nodes):
     await agent.close()
 
 
+def pool_of(nodes: Cluster, name: str, agent_type: str) -> Pool:
+    return next(pool for pool in nodes[name].host.pools() if pool.key.agent_type == agent_type)
+
+
 def deltas(caller: CallerByHand, task: dict[str, Any]) -> list[str]:
     return [event.delta.payload.text for event in caller.events_of(task["task_id"]) if kind_of(event) == "delta"]
 
@@ -91,8 +96,8 @@ async def test_CLU_1_subscribe_cancel_and_unsubscribe_follow_the_task(nodes):
     assert {one.state for one in reader.seen["cancelled"]} == {int(TaskState.CANCELLED)}
     assert (await reader.complete(names[0])).state == int(TaskState.CANCELLED)
     assert reader.completed(names[1]) is None
-    for one in (giver, reader, agent):
-        await one.close()
+    for stream in (giver, reader, agent):
+        await stream.close()
 
 
 async def test_CLU_1_refusals_of_the_owner_are_items_of_the_stream(nodes):
@@ -197,8 +202,8 @@ async def test_CLU_1_agents_at_any_node_serve_their_owner_several_links_several_
     await agent.send(beats=[{"link": link, "last_frame": agent.frames[-1].sequence} for link in (1, 2, 3)])
     await agent.send(goodbyes=[{"link": link} for link in (1, 2, 3)])
     for name, agent_type in types.items():
-        pools = [pool for pool in nodes[name].host.pools() if pool.key.agent_type == agent_type]
-        await until(lambda pools=pools: not pools[0].instances)
+        pool = pool_of(nodes, name, agent_type)
+        await until(lambda pool=pool: not pool.instances)  # type: ignore[misc]
     assert not agent.seen["refusals"]
     await agent.close()
     await caller.close()
@@ -212,7 +217,7 @@ async def test_CLU_1_an_agent_whose_stream_breaks_at_its_entry_is_lost_to_its_ow
     await caller.submit(1, "INTEREST_OUTCOME", **task)
     offer = await agent.next("offers")
     await agent.accept(offer)
-    pool = next(pool for pool in nodes["two"].host.pools() if pool.key.agent_type == agent_type)
+    pool = pool_of(nodes, "two", agent_type)
     await agent.close()
     await until(lambda: all(one.link is None for one in pool.instances.values()))
     again = type(agent)(nodes.stubs("three"))
@@ -235,7 +240,7 @@ async def test_CLU_1_a_shard_that_moves_has_its_agents_open_their_streams_anew(n
     nodes.give(agent_type, "one")
     await agent.until(lambda: any(frame.reopen for frame in agent.frames))
     again = await agent_of(nodes, agent_type, "one")
-    pool = next(pool for pool in nodes["one"].host.pools() if pool.key.agent_type == agent_type)
+    pool = pool_of(nodes, "one", agent_type)
     assert again.instance_id in pool.instances
     await agent.close()
     await again.close()
