@@ -172,7 +172,7 @@ class Branches:
             if shard in shards and owner != peer:
                 channel = self._channels.pop(peer, None)
                 if channel is not None:
-                    channel.close()
+                    channel.close(ours=True)
                 self._lost(peer)
 
     def _lost(self, peer: Peer) -> None:

@@ -51,6 +51,7 @@ class CallerStream:
         self._hop = hop
         """It came in at another node, which says welcome and brings what is not at home here elsewhere."""
         self._opened = hop is not None
+        self._ended_by_us = False
         self._branches: Branches | None = None
         """What other nodes do of it; made when there is something."""
         self.placed: PoolKey | None = None
@@ -160,6 +161,16 @@ class CallerStream:
         self._branches.half_close()
         return self._branches.busy
 
+    def closing(self, out: Batcher) -> None:
+        """We end the stream: the caller should open another."""
+        self.keep()
+        self._say(closing=True)
+
+    def keep(self) -> None:
+        """The stream ends, but not because the caller left: nothing goes with it."""
+        self._ended_by_us = True
+        self._with_caller.clear()
+
     def close(self) -> None:
         """The caller is gone: its readers are let go; its tasks go on unless it asked otherwise."""
         self.out.close()
@@ -170,7 +181,7 @@ class CallerStream:
             self._reach.unsubscribe(reader, self._tenant, task_id)
         self._readers.clear()
         if self._branches is not None:
-            self._branches.close()
+            self._branches.close(ours=self._ended_by_us)
 
     # -- elsewhere ----------------------------------------------------------------------------------------------------
 
@@ -229,7 +240,7 @@ class CallerStream:
 
     def _anew(self) -> None:
         """What other nodes did for this stream is lost: the caller is to open another, and ask again."""
-        closing(self.out)
+        self.closing(self.out)
         self.out.close()
 
     # -- down ---------------------------------------------------------------------------------------------------------
@@ -307,9 +318,4 @@ class _CancelReply:
 async def serve(services: Services, principal: Principal, context: Any, trace: str = NO_TRACE) -> None:
     """Handles one DispatchStream until the caller leaves or the server stops."""
     stream = CallerStream(services, principal, trace)
-    await services.pump(context, stream.out, stream.handle, stream.close, closing, settle=stream.settle)
-
-
-def closing(out: Batcher) -> None:
-    """Tells a caller that the stream ends: it should open another."""
-    out.put(dispatch_pb2.DispatchStreamResponse(closing=True).SerializeToString())
+    await services.pump(context, stream.out, stream.handle, stream.close, stream.closing, settle=stream.settle)

@@ -18,7 +18,7 @@ from agentreach.v1 import attach_pb2, dispatch_pb2
 from reach.core.model import PoolKey
 from reach.errors import InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.rpc.agent import AttachStream
-from reach.rpc.callers import CallerStream, closing
+from reach.rpc.callers import CallerStream
 from reach.rpc.peer_messages import pool_key, principal_from
 from reach.rpc.pings import Pings
 from reach.rpc.services import Services, context_frames
@@ -54,7 +54,7 @@ class _Channel:
             self.out, self._close, say_closing = agent.out, agent.close, agent.closing
         else:
             caller = self._caller = CallerStream(services, principal, opening.traceparent, self)
-            self.out, self._close, say_closing = caller.out, caller.close, closing
+            self.out, self._close, say_closing = caller.out, caller.close, caller.closing
         self._let_go = services.hold(self.out, say_closing)
 
     def back(self, frame: bytes, pool: PoolKey | None) -> None:
@@ -78,11 +78,13 @@ class _Channel:
         if self._caller is not None:
             await self._caller.settle()
 
-    def close(self, *, ours: bool = False) -> None:
-        """The stream has ended."""
+    def close(self, *, gone: bool = False, ours: bool = False) -> None:
+        """The stream has ended. `gone`: the caller or agent is, as far as its node knows; `ours`: by what nodes do."""
         self._let_go()
         if self._agent is not None:
             self._agent.ours = self._agent.ours or ours
+        elif self._caller is not None and not gone:
+            self._caller.keep()
         self._close()
 
 
@@ -152,7 +154,7 @@ class LinkEnd:
                 self._start(self._settle(channel), "channel-settle")
             else:
                 del channels[close.channel]
-                channel.close(ours=close.ours)
+                channel.close(gone=not close.ours, ours=close.ours)
 
     def _open(self, opening: peer_pb2.ChannelOpen) -> None:
         if opening.channel in self._channels:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from agentreach.internal.v1 import peer_pb2
 from reach.core.model import PoolKey
+from reach.errors import Reason, Unavailable
 from reach.rpc.peer_messages import Unreachable, identity_of, pool_name, unavailable
 from reach.rpc.peers import Peers
 from reach.rpc.principal import principal_of
@@ -76,7 +77,7 @@ class Proxy:
         self._peers = peers
 
     def unary(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
-        """For methods with one request and one response."""
+        """For methods with one request and one response. What changes hands while it waits is asked for again."""
 
         async def anywhere(request: Any, context: Any) -> Any:
             turns: _Turns | None = None
@@ -87,6 +88,13 @@ class Proxy:
                         return await behaviour(request, context)
                 except Elsewhere as found:
                     where = found
+                except Unavailable as error:
+                    if error.reason is not Reason.OWNER_UNAVAILABLE:
+                        raise
+                    turns = turns or _Turns(context)
+                    pool = None
+                    await turns.next(Unreachable(error.message))
+                    continue
                 turns = turns or _Turns(context)
                 try:
                     async with aclosing(self._ask(method, request, context, where)) as answers:

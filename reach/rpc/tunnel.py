@@ -135,7 +135,7 @@ class Tunnel:
         """Ends one channel; the others go on."""
         log.warning("a stream is cut off from a node", extra={"node": self.peer.node_id, "why": str(why)})
         self.forget(channel)
-        self.say(closes=[{"channel": channel.number}])
+        self.say(closes=[{"channel": channel.number, "ours": True}])
         channel.holder.ended(channel, unavailable(str(why)))
 
     async def run(self) -> None:

@@ -244,3 +244,16 @@ async def test_CLU_1_a_shard_that_moves_has_its_agents_open_their_streams_anew(n
     assert again.instance_id in pool.instances
     await agent.close()
     await again.close()
+
+
+async def test_CLU_1_a_move_is_no_caller_that_left(nodes):
+    agent_type = owned(nodes, "two")
+    caller = await caller_at(nodes, "one")
+    task = spec(agent_type, cancel_with_caller=True)
+    await caller.submit(1, "INTEREST_OUTCOME", **task)
+    await until(lambda: task["task_id"] in nodes["two"].tasks())
+    known = nodes["two"].host.tasks["default", task["task_id"]]
+    nodes.give(agent_type, "three")
+    assert (await caller.ended())[0].name == "OK"
+    await asyncio.sleep(0.1)
+    assert known.state is TaskState.PENDING
