@@ -300,6 +300,15 @@ class Directory:
             if passes(tenant, pool, profile, requirement, self.vocabulary):
                 yield profile
 
+    def passing(
+        self, tenant: str, pool: PoolKey, selector: Selector, requirement: Requirement
+    ) -> Iterator[tuple[Profile, int]]:
+        """Profiles in a pool that pass, and how many instances have each; none if the pool has nobody."""
+        facts = self._pools.get(pool)
+        if facts is not None:
+            for profile in self._passing(tenant, pool, selector, requirement):
+                yield profile, facts.profiles.get(profile, 1)
+
     def _schemas(self, pools: list[PoolKey], requirement: Requirement) -> tuple[tuple[str, str], ...]:
         """(schema_id, text) of each schema that the capability has in these pools; none if it has no schema at all."""
         found: dict[str, str] = {}

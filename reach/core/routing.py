@@ -241,7 +241,10 @@ class Router(Choosing):
     def room(self, requirement: Requirement) -> tuple[int, int, float, int]:
         """What level 1 wants to know: (free slots, highest priority and best score among those that have one,
         instances that could ever take it). Slots of many are estimated from a few."""
-        eligible = self.static_mask(requirement)
+        return self.room_of(self.static_mask(requirement))
+
+    def room_of(self, eligible: int) -> tuple[int, int, float, int]:
+        """The same for these instances, given as bits."""
         free = eligible & self._masks[_FREE]
         if not free:
             return 0, 0, 0.0, eligible.bit_count()

@@ -35,4 +35,7 @@ def join(
     reach.host.owners = owners
     reach.abroad = Whereabouts(reach.host, owners, peers.has)
     interceptor.proxy = Proxy(peers)
+    level_1 = reach.host.level_1
+    level_1.rooms = peers.rooms
+    owners.watch(lambda _: level_1.moved())
     return peers

@@ -20,6 +20,7 @@ from reach.errors import InvalidRequest, ReachError, Reason, ResourceExhausted, 
 from reach.rpc.agent import AttachStream
 from reach.rpc.callers import CallerStream
 from reach.rpc.peer_messages import pool_key, principal_from
+from reach.rpc.peers import Peers
 from reach.rpc.pings import Pings
 from reach.rpc.services import Services, context_frames
 from reach.wire.batcher import Batcher
@@ -91,8 +92,9 @@ class _Channel:
 class LinkEnd:
     """See the module."""
 
-    def __init__(self, services: Services, pings: Pings, node_id: str) -> None:
+    def __init__(self, services: Services, peers: Peers, pings: Pings, node_id: str) -> None:
         self.services = services
+        self._peers = peers
         self.out = Batcher()
         self._pings = pings
         self._node_id = node_id
@@ -104,6 +106,7 @@ class LinkEnd:
         """Carries items until the other node leaves, or this one stops."""
         self.out.put(peer_pb2.LinkResponse(node_id=self.services.node_id).SerializeToString())
         let_go = self.services.hold(self._stopping, self._stop)
+        self._peers.begins(self)
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -117,6 +120,7 @@ class LinkEnd:
                 self._close_all()
         finally:
             let_go()
+            self._peers.ends(self)
             self.out.close()
             self._close_all()
 

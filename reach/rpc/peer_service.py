@@ -77,7 +77,7 @@ class PeerServicer(peer_pb2_grpc.PeerServiceServicer):
     async def Link(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         """See the contract."""
         node_id = self._check(context)
-        await LinkEnd(self._services, self._pings, node_id).serve(context)
+        await LinkEnd(self._services, self._peers, self._pings, node_id).serve(context)
 
     async def Call(self, request: peer_pb2.CallRequest, context: Any) -> AsyncIterator[peer_pb2.CallResponse]:
         """See the contract."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Final
@@ -17,10 +18,13 @@ from reach.rpc.peer_secret import KEY, PeerSecret
 from reach.rpc.tunnel import UNREAD_BYTES, Tunnel
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.ownership import NOBODY, Owners, Peer
+from reach.runtime.rooms import Rooms
+from reach.wire.peer_frames import summary_item
 from reach.wire.status import error_from_rpc
 
 if TYPE_CHECKING:
     from reach.rpc.branches import Branches
+    from reach.rpc.link_end import LinkEnd
     from reach.rpc.services import Services
 
 log = logging.getLogger(__name__)
@@ -29,6 +33,8 @@ CALLS: Final = 800
 """Calls to one node that are open at the same time: a connection holds 1,000 streams."""
 PEERS: Final = 1_000
 """Nodes whose connections are kept."""
+TELL_SECONDS: Final = 0.4
+"""How often nodes tell each other of the room in their pools: what one knows is at most a second old (CLU-5)."""
 LOCATE_SECONDS: Final = 1.0
 """How long a node may take to say whether it has a task."""
 CHANNEL: Final = (
@@ -78,6 +84,8 @@ class Peers:
         self._running: set[asyncio.Task[None]] = set()
         self.branches: WeakSet[Branches] = WeakSet()
         """What streams of this node have on others, to be told when a shard moves."""
+        self.rooms = Rooms(services.host)
+        self._ends: set[LinkEnd] = set()
         owners.watch(self._moved)
 
     def connection(self, peer: Peer) -> Connection:
@@ -138,6 +146,34 @@ class Peers:
             return False
         await tunnel.answered.wait()
         return not tunnel.broken and tunnel.out.queued_bytes <= UNREAD_BYTES
+
+    async def keep_informed(self) -> None:
+        """Has links to all other nodes, and tells those that have one to this node what room there is (CLU-5), until it
+        is cancelled."""
+        while True:
+            await asyncio.sleep(TELL_SECONDS)
+            try:
+                self._inform()
+            except Exception:
+                log.exception("other nodes cannot be told of the room here")
+
+    def _inform(self) -> None:
+        for peer in self.owners.others():
+            with contextlib.suppress(Unreachable):
+                self.tunnel(peer)
+        if self._ends and (item := summary_item(self.rooms.changes())):
+            for end in self._ends:
+                end.out.later(item)
+
+    def begins(self, end: LinkEnd) -> None:
+        """Another node has a link to this one: it is told all, then what changes."""
+        self._ends.add(end)
+        if item := summary_item(list(self.rooms.told.items())):
+            end.out.put(item)
+
+    def ends(self, end: LinkEnd) -> None:
+        """That link is no more."""
+        self._ends.discard(end)
 
     def _moved(self, shard: int) -> None:
         for branches in list(self.branches):

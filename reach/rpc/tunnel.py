@@ -19,7 +19,7 @@ from reach.errors import ReachError
 from reach.rpc.peer_messages import Unreachable, identity_of, pool_key, unavailable
 from reach.rpc.principal import Principal
 from reach.wire.batcher import Batcher
-from reach.wire.peer_frames import up_item
+from reach.wire.peer_frames import room_of, up_item
 from reach.wire.status import error_from_proto
 
 if TYPE_CHECKING:
@@ -188,6 +188,8 @@ class Tunnel:
             if channel is not None:
                 pool = pool_key(data.pool) if data.HasField("pool") else None
                 channel.holder.returned(channel, data.frame, pool)
+        for summary in frame.summaries:
+            self._peers.rooms.heard(pool_key(summary.pool), room_of(summary))
         for end in frame.ends:
             channel = channels.get(end.channel)
             if channel is not None:

@@ -22,6 +22,7 @@ from reach.errors import InvalidRequest, ReachError, Reason, error_of
 if TYPE_CHECKING:
     from reach.core.pool import Pool
     from reach.runtime.host import Host
+    from reach.runtime.rooms import Rooms
 
 BY_TEXT = "content"
 """The policy of tasks that are addressed by text, where nobody names another."""
@@ -43,6 +44,8 @@ class LevelOne:
         self._sent: dict[PoolKey, tuple[Any, int]] = {}
         """Slots that were sent to a pool with mail that it has not read: the mail, and how many."""
         self._views: dict[Selector, _View] = {}
+        self.rooms: Rooms | None = None
+        """What is known of the pools of other nodes; None on a node that is alone."""
         self.default_retry: RetryPolicy | None = None
         """What a task has that names no policy, so that a route may."""
 
@@ -134,7 +137,9 @@ class LevelOne:
         """Of several pools the one that has the session, else the one with the best room; a full one spills over."""
         view = self._views.get(selector)
         if view is None or view.keys != pools or view.requirement != task.requirement:
-            view = _View(pools, [self._host.pool(key) for key in pools], task)
+            abroad, pool_of = self.rooms, self._host.pool
+            known = [pool_of(key) if abroad is None or abroad.is_here(key) else None for key in pools]
+            view = _View(pools, known, task, selector)
             if selector.kept:
                 if len(self._views) >= VIEWS:
                     self._views.clear()
@@ -146,23 +151,31 @@ class LevelOne:
         if now - view.looked_ms > LOOK_MS:
             view.looked_ms = now
         self._seed += 1
-        known = view.pools
         first = -1
         for at in ranked(rooms, self._seed):
-            if rooms[at].slots > 0 or known[at].queue.has_room(task.size):
+            if rooms[at].slots > 0 or self._takes(view, at, task.size):
                 first = at
                 break
             first = at if first < 0 else first
         if send:
-            unread = self._unread(known[first])
+            unread = self._unread(view, first)
             mail, sent = self._sent.get(pools[first], (None, 0))
             self._sent[pools[first]] = (unread, sent + task.cost if mail is unread else task.cost)
         return pools[first]
 
-    def _pinned(self, task: Task, pools: list[Pool]) -> PoolKey | None:
+    def _takes(self, view: _View, at: int, size: int) -> bool:
+        """Whether another task could wait in a pool."""
+        pool = view.pools[at]
+        if pool is not None:
+            return pool.queue.has_room(size)
+        return self.rooms is None or not self.rooms.said(view.keys[at]).full
+
+    def _pinned(self, task: Task, pools: list[Pool | None]) -> PoolKey | None:
         """The pool that has the session of a task, with an instance that goes on with it."""
         name, now = (task.tenant, task.session), self._host.clock.now_ms()
         for pool in pools:
+            if pool is None:
+                continue  # its pins are where it is
             pin = pool.pins.get(name, now)
             instance = pool.instances.get(pin.moving_to or pin.instance_id) if pin is not None else None
             if instance is not None and serves_sessions(instance, now):
@@ -172,33 +185,52 @@ class LevelOne:
     def _room(self, view: _View, at: int, now_ms: int) -> Room:
         """The room of a pool. Until it has read its mail nothing about it changes but by a timer, so that one look is
         enough for all that comes in one turn of the loop."""
-        pool = view.pools[at]
-        unread = self._unread(pool)
+        key = view.keys[at]
+        unread = self._unread(view, at)
         if view.mails[at] is not unread or now_ms - view.looked_ms > LOOK_MS:
-            slots, priority, best, capacity = pool.router.room(view.needs[at])
-            region = view.requirement.region
-            near = not region or self._directory.in_region(pool.key, region)
             view.mails[at] = unread
-            view.rooms[at] = Room(slots, priority, best, len(pool.queue), capacity, near)
+            view.rooms[at] = self._look(view, at)
         room = view.rooms[at]
-        mail, sent = self._sent.get(pool.key, (None, 0))
+        mail, sent = self._sent.get(key, (None, 0))
         if mail is unread:
             return Room(room.slots - sent, room.priority, room.best, room.queued + sent, room.capacity, room.near)
         return room
 
-    def _unread(self, pool: Pool) -> Any:
-        """The mail that the shard of a pool has not read; another object as soon as it has."""
-        return self._host.shards[pool.shard].mail
+    def _look(self, view: _View, at: int) -> Room:
+        pool, key, requirement = view.pools[at], view.keys[at], view.requirement
+        if pool is None:
+            assert self.rooms is not None
+            return self.rooms.room(key, view.tenant, view.selector, requirement)
+        slots, priority, best, capacity = pool.router.room(view.needs[at])
+        near = not requirement.region or self._directory.in_region(key, requirement.region)
+        return Room(slots, priority, best, len(pool.queue), capacity, near)
+
+    def _unread(self, view: _View, at: int) -> Any:
+        """The mail that the shard of a pool has not read, or what its owner has told of it last; another object as soon
+        as what was sent there is counted."""
+        pool = view.pools[at]
+        if pool is not None:
+            return self._host.shards[pool.shard].mail
+        assert self.rooms is not None
+        return self.rooms.said(view.keys[at])
+
+    def moved(self) -> None:
+        """Pools may be elsewhere now."""
+        self._views.clear()
+        self._sent.clear()
 
 
 class _View:
     """What one selector sees of the pools that it could go to."""
 
-    __slots__ = ("keys", "looked_ms", "mails", "needs", "pools", "requirement", "rooms")
+    __slots__ = ("keys", "looked_ms", "mails", "needs", "pools", "requirement", "rooms", "selector", "tenant")
 
-    def __init__(self, keys: tuple[PoolKey, ...], pools: list[Pool], task: Task) -> None:
+    def __init__(self, keys: tuple[PoolKey, ...], pools: list[Pool | None], task: Task, selector: Selector) -> None:
         self.keys = keys
         self.pools = pools
+        """None for those that are elsewhere."""
+        self.selector = selector
+        self.tenant = task.tenant
         self.requirement = requirement = task.requirement
         foreign = requirement._replace(tenant=task.tenant)
         self.needs = [requirement if key.tenant == task.tenant else foreign for key in keys]

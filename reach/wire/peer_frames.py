@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from agentreach.internal.v1 import peer_pb2
 from agentreach.v1 import dispatch_pb2
 from reach.core.model import PoolKey
+from reach.core.rooms import PoolRoom, ProfileRoom
 from reach.wire.encoding import VARINT, plain_tag
 
 _CHANNEL: Final = plain_tag(peer_pb2.ChannelData, "channel", 0)
@@ -72,6 +74,24 @@ def pool_bytes(pool: PoolKey) -> bytes:
             _pools.clear()
         made = _pools[pool] = name.SerializeToString()
     return made
+
+
+def summary_item(rooms: Sequence[tuple[PoolKey, PoolRoom]]) -> bytes:
+    """The room of pools, for another node; empty if there is nothing to say."""
+    frame = peer_pb2.LinkResponse()
+    for key, room in rooms:
+        summary = frame.summaries.add(queued=room.queued, full=room.full)
+        summary.pool.tenant, summary.pool.agent_type, summary.pool.partition = key
+        for digest, one in room.profiles.items():
+            row = summary.profiles.add(profile=digest, slots=max(0, one.slots))
+            row.priority, row.best, row.instances = one.priority, one.best, one.instances
+    return frame.SerializeToString()
+
+
+def room_of(summary: peer_pb2.PoolSummary) -> PoolRoom:
+    """What another node tells of a pool."""
+    profiles = {row.profile: ProfileRoom(row.slots, row.priority, row.best, row.instances) for row in summary.profiles}
+    return PoolRoom(summary.queued, summary.full, profiles)
 
 
 def _item(tag: bytes, data: bytes) -> bytes:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from reach.core.model import TaskState
+from reach.core.model import PoolKey, TaskState
 from reach.core.pool import Pool
 from tests.rpc.nodes import Cluster, agent_of, cluster, owned, serve, spec, until
-from tests.rpc.peers import CallerByHand, kind_of, reason_name, unique
+from tests.rpc.peers import AgentByHand, CallerByHand, kind_of, reason_name, unique
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -257,3 +257,39 @@ async def test_CLU_1_a_move_is_no_caller_that_left(nodes):
     assert (await caller.ended())[0].name == "OK"
     await asyncio.sleep(0.1)
     assert known.state is TaskState.PENDING
+
+
+async def test_CLU_5_level_1_sends_tasks_to_pools_elsewhere_by_the_room_that_their_owners_tell_of(nodes):
+    skill = unique("skill")
+    agents, types = {}, {}
+    for name in ("two", "three"):
+        agent_type = types[name] = owned(nodes, name)
+        agents[name] = AgentByHand(nodes.stubs(name))
+        await agents[name].join(
+            unique("agent"), agent_type=agent_type, max_concurrency=3, capabilities=[{"name": skill}]
+        )
+    rooms = nodes["one"].peers.rooms
+    await until(
+        lambda: all(
+            sum(one.slots for one in rooms.said(PoolKey("default", agent_type)).profiles.values()) == 3
+            for agent_type in types.values()
+        )
+    )
+    caller = await caller_at(nodes, "one")
+    tasks = [{"task_id": unique("task"), "selector": {"capability": skill}} for _ in range(6)]
+    await caller.send(submits=[{"reference": at, "task": task, "interest": 2} for at, task in enumerate(tasks)])
+    for agent in agents.values():  # each gets as many as it has slots, though all came in one frame
+        for _ in range(3):
+            await agent.accept(await agent.next("offers"))
+    assert not any(pool.key.agent_type in types.values() for pool in nodes["one"].host.pools())
+    await until(lambda: all(rooms.said(PoolKey("default", one)).profiles for one in types.values()))
+    await until(
+        lambda: (
+            not any(
+                room.slots for one in types.values() for room in rooms.said(PoolKey("default", one)).profiles.values()
+            )
+        )
+    )
+    await caller.close()
+    for agent in agents.values():
+        await agent.close()
