@@ -235,7 +235,7 @@ class Directory:
             if not named:
                 resolved.refusal = not_understood(selector.text, self.threshold)
                 return resolved
-        kept = [pool for pool in named if any(self._passing(tenant, pool, selector, requirement))]
+        kept = [pool for pool in named if any(self.passing(tenant, pool, selector, requirement))]
         resolved.pools = tuple(sorted(kept))
         if requirement.documents:
             resolved.match = self._match(tenant, kept, selector, requirement)
@@ -264,7 +264,7 @@ class Directory:
         """How well each agent matches the text, by its best document."""
         found: dict[str, float] = {}
         for pool in pools:
-            for profile in self._passing(tenant, pool, selector, requirement):
+            for profile in self.passing(tenant, pool, selector, requirement):
                 match = match_of(requirement.documents, (document.digest for document in profile.documents))
                 found[profile.agent_id] = max(match, found.get(profile.agent_id, 0.0))
         return found
@@ -293,21 +293,13 @@ class Directory:
         shared = self._names.get((ANYBODY, kind, name))
         return {*own, *shared} if shared else set(own)
 
-    def _passing(self, tenant: str, pool: PoolKey, selector: Selector, requirement: Requirement) -> Iterator[Profile]:
-        facts = self._pools[pool]
+    def passing(self, tenant: str, pool: PoolKey, selector: Selector, requirement: Requirement) -> Iterator[Profile]:
+        """Profiles in a pool that could take what the selector asks for."""
+        facts = self._pools.get(pool) or _Pool()
         profiles = (facts.instances[selector.instance_id],) if selector.instance_id else facts.profiles
         for profile in profiles:
             if passes(tenant, pool, profile, requirement, self.vocabulary):
                 yield profile
-
-    def passing(
-        self, tenant: str, pool: PoolKey, selector: Selector, requirement: Requirement
-    ) -> Iterator[tuple[Profile, int]]:
-        """Profiles in a pool that pass, and how many instances have each; none if the pool has nobody."""
-        facts = self._pools.get(pool)
-        if facts is not None:
-            for profile in self._passing(tenant, pool, selector, requirement):
-                yield profile, facts.profiles.get(profile, 1)
 
     def _schemas(self, pools: list[PoolKey], requirement: Requirement) -> tuple[tuple[str, str], ...]:
         """(schema_id, text) of each schema that the capability has in these pools; none if it has no schema at all."""
@@ -357,7 +349,7 @@ class Directory:
     def with_schemas(self, tenant: str, resolved: Resolved, selector: Selector,
                      requirement: Requirement) -> tuple[PoolKey, ...]:  # fmt: skip
         """The pools of an outcome that have an instance whose schema is among those that the task fits."""
-        return tuple(pool for pool in resolved.pools if any(self._passing(tenant, pool, selector, requirement)))
+        return tuple(pool for pool in resolved.pools if any(self.passing(tenant, pool, selector, requirement)))
 
     def in_region(self, pool: PoolKey, region: str) -> bool:
         """Whether a pool has an instance in a region."""

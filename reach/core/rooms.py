@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
@@ -65,17 +65,18 @@ def masks_of(instances: Iterable[Instance]) -> dict[bytes, int]:
     return {digest_of(profile): int.from_bytes(mask, "little") for profile, mask in bits.items()}
 
 
-def room_for(pool: PoolRoom, digests: Mapping[bytes, int], *, near: bool) -> Room:
+def room_for(pool: PoolRoom, digests: Iterable[bytes], *, near: bool) -> Room:
     """The room of a pool elsewhere for what these profiles could take.
 
     Args:
         pool: What its owner told of it.
-        digests: The profiles, and how many instances have each, as this node knows the registry.
+        digests: The profiles.
         near: Whether the pool is in the region that is asked for.
     """
-    slots, priority, best = 0, 0, 0.0
+    slots, priority, best, instances = 0, 0, 0.0, 0
     for digest in digests:
         room = pool.profiles.get(digest)
+        instances += room.instances if room is not None else 1
         if room is None or room.slots <= 0:
             continue
         slots += room.slots
@@ -83,4 +84,4 @@ def room_for(pool: PoolRoom, digests: Mapping[bytes, int], *, near: bool) -> Roo
             priority, best = room.priority, room.best
         elif room.priority == priority:
             best = max(best, room.best)
-    return Room(slots, priority, best, pool.queued, max(1, sum(digests.values())), near)
+    return Room(slots, priority, best, pool.queued, max(1, instances), near)

@@ -79,6 +79,6 @@ class Rooms:
     def room(self, key: PoolKey, tenant: str, selector: Selector, requirement: Requirement) -> Room:
         """The room of a pool elsewhere for one requirement."""
         directory = self._host.directory
-        digests = {digest_of(one): count for one, count in directory.passing(tenant, key, selector, requirement)}
+        digests = [digest_of(profile) for profile in directory.passing(tenant, key, selector, requirement)]
         near = not requirement.region or directory.in_region(key, requirement.region)
         return room_for(self.said(key), digests, near=near)

@@ -41,6 +41,6 @@ def test_CLU_5_the_room_is_that_of_the_profiles_that_could_take_it():
     a, b, c = b"a", b"b", b"c"
     of_c = ProfileRoom(0, 9, 0.9, 1)
     pool = PoolRoom(7, False, {a: ProfileRoom(3, 2, 0.5, 4), b: ProfileRoom(2, 3, 0.4, 1), c: of_c})
-    assert room_for(pool, {a: 4, b: 1, c: 1}, near=True) == (5, 3, 0.4, 7, 6, True)
-    assert room_for(pool, {a: 4}, near=False) == (3, 2, 0.5, 7, 4, False)
-    assert room_for(pool, {c: 1, b"unknown": 2}, near=True) == (0, 0, 0.0, 7, 3, True)
+    assert room_for(pool, [a, b, c], near=True) == (5, 3, 0.4, 7, 6, True)
+    assert room_for(pool, [a], near=False) == (3, 2, 0.5, 7, 4, False)
+    assert room_for(pool, [c, b"unknown"], near=True) == (0, 0, 0.0, 7, 2, True)
