@@ -1,12 +1,14 @@
-"""`reach keys`: who may call. Works on the data folder of a server, which notices within a second."""
+"""`reach keys`: who may call. Works on the data folder of a server, or the database of a cluster; servers notice within
+a second."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -16,10 +18,7 @@ from reach.cli.terminal import moment, say, write, write_json, write_table
 from reach.cli.values import DURATION
 
 if TYPE_CHECKING:
-    from reach.store.base import ApiKey
-    from reach.store.keys import SqliteKeyStore
-
-F = TypeVar("F", bound=Callable[..., Any])
+    from reach.store.base import ApiKey, KeyStore
 
 _PAGE: Final = 1_000
 _SCOPES: Final = ("agent", "caller", "reader", "operator")
@@ -34,15 +33,30 @@ def keys() -> None:
     """
 
 
-def _folder_options(command: F) -> F:
+class Place(NamedTuple):
+    """Where keys are kept, as the options say."""
+
+    data: str | None
+    file: str | None
+    journal: str | None
+
+
+def _place_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Options that name the place, which the command gets as one argument."""
+
+    @wraps(command)
+    def placed(*given: Any, data: str | None, file: str | None, journal: str | None, **others: Any) -> int:
+        return command(*given, place=Place(data, file, journal), **others)
+
     for option in (
         click.option(
             "--config", "file", type=click.Path(exists=True, dir_okay=False), help="The server's configuration file."
         ),
+        click.option("--journal", metavar="URL", help="The database of a cluster, postgres://USER@HOST:PORT/DATABASE."),
         click.option("--data", type=click.Path(file_okay=False), metavar="DIR", help="The server's data folder."),
     ):
-        command = option(command)
-    return json_option(command)
+        placed = option(placed)
+    return json_option(placed)
 
 
 @keys.command()
@@ -50,7 +64,7 @@ def _folder_options(command: F) -> F:
 @click.option("--app", "app_id", required=True, help="Who uses it: the application.")
 @click.option("--scope", "scopes", multiple=True, required=True, type=click.Choice(_SCOPES), help="Repeatable.")
 @click.option("--ttl", type=DURATION, help="How long it is valid, such as 30d (default: for ever).")
-@_folder_options
+@_place_options
 @click.pass_context
 def create(
     context: click.Context,
@@ -58,23 +72,22 @@ def create(
     app_id: str,
     scopes: tuple[str, ...],
     ttl: float | None,
-    data: str | None,
-    file: str | None,
+    place: Place,
 ) -> int:
     """Make a key. Its secret goes to stdout, this once; it is kept nowhere."""
-    with _store(data, file, make=True) as store:
+    with _store(place, make=True) as store:
         key, token = store.create(tenant, app_id, scopes, None if ttl is None else round(ttl * 1000))
     return _show_secret(context, key, token)
 
 
 @keys.command("list")
 @click.option("--tenant", help="Only of this tenant.")
-@_folder_options
+@_place_options
 @click.pass_context
-def list_keys(context: click.Context, tenant: str | None, data: str | None, file: str | None) -> int:
+def list_keys(context: click.Context, tenant: str | None, place: Place) -> int:
     """All keys, oldest first, without their secrets."""
     found: list[ApiKey] = []
-    with _store(data, file) as store:
+    with _store(place) as store:
         while page := store.list_keys(tenant, after=found[-1].key_id if found else "", limit=_PAGE):
             found.extend(page)
     if settings_of(context).json:
@@ -89,11 +102,11 @@ def list_keys(context: click.Context, tenant: str | None, data: str | None, file
 
 @keys.command()
 @click.argument("key_id", metavar="KEY_ID")
-@_folder_options
+@_place_options
 @click.pass_context
-def revoke(context: click.Context, key_id: str, data: str | None, file: str | None) -> int:
+def revoke(context: click.Context, key_id: str, place: Place) -> int:
     """End a key at once. KEY_ID is its public part, as `list` shows it; the whole key will do too."""
-    with _store(data, file) as store:
+    with _store(place) as store:
         key = store.revoke(_public_part(key_id))
     if settings_of(context).json:
         write_json(_fields(key))
@@ -105,18 +118,38 @@ def revoke(context: click.Context, key_id: str, data: str | None, file: str | No
 @keys.command()
 @click.argument("key_id", metavar="KEY_ID")
 @click.option("--overlap", type=DURATION, default=0.0, help="How long the old key goes on (default: not at all).")
-@_folder_options
+@_place_options
 @click.pass_context
-def rotate(context: click.Context, key_id: str, overlap: float, data: str | None, file: str | None) -> int:
+def rotate(context: click.Context, key_id: str, overlap: float, place: Place) -> int:
     """Make a key with the same rights and lifetime, and end the old one."""
-    with _store(data, file) as store:
+    with _store(place) as store:
         key, token = store.rotate(_public_part(key_id), overlap_ms=round(overlap * 1000))
     return _show_secret(context, key, token)
 
 
 @contextmanager
-def _store(data: str | None, file: str | None, *, make: bool = False) -> Iterator[SqliteKeyStore]:
-    """The keys in the folder that a server would use with the same options."""
+def _store(place: Place, *, make: bool = False) -> Iterator[KeyStore]:
+    """The keys that a server would use with the same options."""
+    data, file, journal = place
+    if journal is not None:
+        if data is not None:
+            raise click.UsageError("--journal and --data name two places for keys: give one")
+        if not journal.startswith(("postgres://", "postgresql://")):
+            raise click.UsageError("--journal must be postgres://USER@HOST:PORT/DATABASE")
+    opened, where = _of_database(journal) if journal is not None else _of_folder(data, file, make=make)
+    with closing(opened) as store:
+        yield store
+    if make:
+        say(f"kept in {where} takes it within a second")
+
+
+def _of_database(address: str) -> tuple[KeyStore, str]:
+    from reach.store.postgres_keys import PostgresKeyStore
+
+    return PostgresKeyStore(address), "the database; each server with --auth keys and this database"
+
+
+def _of_folder(data: str | None, file: str | None, *, make: bool) -> tuple[KeyStore, str]:
     from reach.config import ConfigError, load
     from reach.errors import InvalidRequest
     from reach.store.keys import FILE_NAME, SqliteKeyStore
@@ -129,13 +162,7 @@ def _store(data: str | None, file: str | None, *, make: bool = False) -> Iterato
     folder = Path(config.storage.path)
     if not make and not (folder / FILE_NAME).exists():
         raise InvalidRequest(f"there are no keys in {folder}: --data names the folder of the server")
-    store = SqliteKeyStore(folder)
-    try:
-        yield store
-    finally:
-        store.close()
-    if make:
-        say(f"kept in {folder / FILE_NAME}; a server with --auth keys and this data folder takes it within a second")
+    return SqliteKeyStore(folder), f"{folder / FILE_NAME}; a server with --auth keys and this data folder"
 
 
 def _show_secret(context: click.Context, key: ApiKey, token: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -65,8 +66,16 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
         # The store checks it: keys may live for longer than any task may wait.
         ttl_ms = request.ttl.seconds * 1_000 + request.ttl.nanos // 1_000_000 if request.HasField("ttl") else None
         principal = principal_of(context)
-        key, token = self._key_store().create(principal.tenant, request.app_id, request.scopes, ttl_ms)
-        audit(principal, "CreateKey", key_id=key.key_id, for_app=key.app_id, scopes=sorted(key.scopes))
+        store = self._key_store()
+
+        def create() -> tuple[ApiKey, str]:
+            key, token = store.create(principal.tenant, request.app_id, request.scopes, ttl_ms)
+            audit(principal, "CreateKey", key_id=key.key_id, for_app=key.app_id, scopes=sorted(key.scopes))
+            return key, token
+
+        # In a thread, for the store of a cluster is on another machine; with its line for the audit, which it must have
+        # even if the caller is gone by then.
+        key, token = await to_thread(create)
         answer = ops_pb2.CreateKeyResponse(secret=token)
         _fill_key(answer.key, key)
         return answer
@@ -75,7 +84,8 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
         """See the contract."""
         size = page_size(request.page_size, PAGE)
         after = check_id("page_token", request.page_token)
-        keys = self._key_store().list_keys(principal_of(context).tenant, after=after, limit=size)
+        tenant = principal_of(context).tenant
+        keys = await to_thread(self._key_store().list_keys, tenant, after=after, limit=size)
         answer = ops_pb2.ListKeysResponse()
         for key in keys:
             _fill_key(answer.keys.add(), key)
@@ -87,9 +97,15 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
         """See the contract."""
         key_id = check_id("key_id", request.key_id, required=True)
         principal = principal_of(context)
+        store = self._key_store()
+
+        def revoke() -> ApiKey:
+            key = store.revoke(key_id, principal.tenant)
+            audit(principal, "RevokeKey", key_id=key_id)
+            return key
+
         answer = ops_pb2.RevokeKeyResponse()
-        _fill_key(answer.key, self._key_store().revoke(key_id, principal.tenant))
-        audit(principal, "RevokeKey", key_id=key_id)
+        _fill_key(answer.key, await to_thread(revoke))
         return answer
 
     async def WatchTasks(

@@ -7,7 +7,6 @@ what the methods promise; statements are in `postgres_sql`, connections in `post
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Collection, Sequence
 from queue import Empty, LifoQueue
@@ -22,17 +21,14 @@ from reach.store import postgres_sql as sql
 from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreUnavailable, TaskQuery
 from reach.store.batch import storable
 from reach.store.memory_shared import BLOCK_BITS, taken_out
-from reach.store.migrations.postgres import ADJACENT, MIGRATIONS, NEWEST
 from reach.store.postgres_link import Connection, Link
+from reach.store.postgres_schema import LOAD_SECONDS, migrate
 
 READERS: Final = 2
 """Connections that read."""
 READ_SECONDS: Final = 10.0
-LOAD_SECONDS: Final = 60.0
 TRIES: Final = 4
 """How often a batch is looked at again whose ids another batch is just taking."""
-_MIGRATING: Final = 0x52454143
-"""Number of the advisory lock: nodes may start at once."""
 
 T = TypeVar("T")
 
@@ -58,7 +54,7 @@ class PostgresJournal:
         for link in (self._writer, *self._all):
             link.reopen()
         self._mine, self._used, self._broken = {}, 0, None
-        self._writer.ask(_migrate, LOAD_SECONDS)
+        self._writer.ask(migrate, LOAD_SECONDS)
         block = self._writer.ask(lambda db: db.fetchval("select nextval('row_block')"))
         self._first_row = 1 + ((block - 1) << BLOCK_BITS)
 
@@ -283,31 +279,6 @@ async def _write_agents(db: Connection, writes: Writes) -> None:
         rows = [(*agent[:5], json.dumps(agent.stale_boots), *agent[6:]) for agent in latest.values()]
         await db.execute(sql.SET_AGENTS, *sql.by_column(rows))
         await db.execute(sql.SET_REVISION, max(agent.revision for agent in writes.agents))
-
-
-async def _migrate(db: Connection) -> None:
-    """Brings the schema up to date. Of nodes that start at once, one does it and the others wait."""
-    for _ in range(100):
-        async with db.transaction():
-            if await db.fetchval("select pg_try_advisory_xact_lock($1)", _MIGRATING):
-                await db.execute(
-                    "create table if not exists migration (version integer primary key,"
-                    " applied timestamptz not null default now())"
-                )
-                version = await db.fetchval("select coalesce(max(version), 0) from migration")
-                if version > NEWEST + ADJACENT:
-                    raise StoreBroken(
-                        f"the journal has schema version {version}, this program knows up to {NEWEST}: start an"
-                        f" Agent-Reach that knows version {version}, or name another database"
-                    )
-                for number, statements in MIGRATIONS:
-                    if number > version:
-                        await db.execute("set local statement_timeout = 0")
-                        await db.execute(statements)
-                        await db.execute("insert into migration (version) values ($1)", number)
-                return
-        await asyncio.sleep(0.1)
-    raise StoreUnavailable("another node has been migrating the journal for too long")
 
 
 def _without_nul(writes: Writes) -> Writes:

@@ -11,6 +11,7 @@ import pytest
 
 from reach.cli.exits import Exit
 from reach.testing.server import LocalServer
+from tests import postgres
 from tests.cli.conftest import Command
 
 
@@ -27,8 +28,10 @@ def test_create_prints_the_secret_once(reach: Command, tmp_path: Path) -> None:
     assert (tmp_path / "keys.db").stat().st_mode & 0o077 == 0
 
 
-def test_a_whole_life(reach: Command, tmp_path: Path) -> None:
-    at = ("--data", str(tmp_path), "--json")
+@pytest.mark.parametrize("kept", ["folder", "database"])
+def test_a_whole_life(reach: Command, tmp_path: Path, kept: str) -> None:
+    place = ("--data", str(tmp_path)) if kept == "folder" else ("--journal", postgres.server().database())
+    at = (*place, "--json")
     made = reach("keys", "create", "--tenant", "t1", "--app", "a", "--scope", "operator", "--ttl", "30d", *at).data
     assert made["scopes"] == ["operator"]
     assert made["state"] == "valid"
@@ -53,6 +56,7 @@ def test_mistakes(reach: Command, tmp_path: Path) -> None:
         ("create", "--app", "a", "--scope", "root"),
         ("create", "--app", "a", "--scope", "caller", "--ttl", "0"),
         ("create", "--app", "a", "--scope", "caller", "--config", str(tmp_path)),
+        ("list", "--journal", "postgres://127.0.0.1:1/none"),
     ):
         ran = reach("keys", *arguments, *at)
         assert ran.code == Exit.WRONG_REQUEST, arguments
@@ -61,6 +65,15 @@ def test_mistakes(reach: Command, tmp_path: Path) -> None:
     ran = reach("keys", "list", "--data", str(tmp_path / "none"))
     assert ran.code == Exit.WRONG_REQUEST
     assert not (tmp_path / "none").exists()
+
+
+def test_mistakes_with_a_database(reach: Command) -> None:
+    ran = reach("keys", "list", "--journal", "/var/lib/agentreach")
+    assert ran.code == Exit.WRONG_REQUEST
+    assert "postgres://USER" in ran.err
+    ran = reach("keys", "create", "--app", "a", "--scope", "caller", "--journal", "postgres://x:pw@127.0.0.1:1/none")
+    assert ran.code == Exit.UNREACHABLE
+    assert "pw" not in ran.err
 
 
 def test_a_folder_that_cannot_be_used(reach: Command, tmp_path: Path) -> None:

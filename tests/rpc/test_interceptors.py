@@ -27,7 +27,7 @@ from reach.rpc.principal import (
     credentials_ended,
     principal_of,
 )
-from reach.store import keys as key_store
+from reach.store import key_rules
 from reach.store.keys import SqliteKeyStore
 from reach.telemetry import tracing
 from reach.telemetry.tracing import Tracing
@@ -246,7 +246,7 @@ def test_the_standard_services_that_are_served_are_in_the_table():
 
 
 def test_scopes_are_the_same_everywhere():
-    assert access.SCOPES == key_store.SCOPES
+    assert access.SCOPES == key_rules.SCOPES
     assert {scope for row in TABLE.values() for scope in row.scopes} == access.SCOPES
     assert {path for path, row in TABLE.items() if not row.scopes} == {
         "/grpc.health.v1.Health/Check",

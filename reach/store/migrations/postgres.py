@@ -56,12 +56,25 @@ create index outbox_by_lane on outbox (kind, lane, id);
 """
 )
 
-MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST),)
+_KEYS = """
+-- API keys, without their secrets. The counter grows with each change: who changes them names what it has seen.
+create table api_key (
+    key_id     text primary key,
+    hash       bytea not null,
+    tenant     text not null,
+    app_id     text not null,
+    scopes     text not null,
+    created_ms bigint not null,
+    expires_ms bigint,
+    revoked_ms bigint
+);
+insert into counter (name, value) values ('api_keys', 0);
+"""
+
+MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST), (2, _KEYS))
 """Oldest first."""
 
 NEWEST: Final = MIGRATIONS[-1][0]
 """The schema this build reads and writes."""
-OLDEST: Final = 1
-"""The newest schema of the version before, which this build's steps leave usable."""
 ADJACENT: Final = 1
 """So many versions that are newer than what a build knows, it still works on."""
