@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from reach.sdk.handoffs import Handoff
     from reach.sdk.inheritance import Budget
     from reach.sdk.payloads import Answer, Delta, Progress
+    from reach.sdk.postgres_dedupe import PostgresDedupe
     from reach.sdk.questions import Input
     from reach.sdk.sync import SyncClient, SyncTaskHandle
     from reach.sdk.task import Attachment, SessionKey, Task
@@ -56,6 +57,7 @@ __all__ = [
     "Internal",
     "InvalidRequest",
     "Listen",
+    "PostgresDedupe",
     "Progress",
     "ReachError",
     "Reason",
@@ -89,6 +91,7 @@ _HOMES = {
     "Input": "sdk.questions",
     "Handoff": "sdk.handoffs",
     "Listen": "sdk.endpoint",
+    "PostgresDedupe": "sdk.postgres_dedupe",
     "Progress": "sdk.payloads",
     "Result": "sdk.answers",
     "SessionKey": "sdk.task",

@@ -72,7 +72,7 @@ class Agent(SessionHooks):
         heartbeat_interval: Seconds between beats, 1 to 60; the server may ask for another.
         max_concurrency: Tasks at once, and threads for handlers that block; None: twice the number of cores.
         heartbeat_status: Called before each beat, must not block: fields to add, such as `{"memory_watermark": 0.7}`.
-        dedupe: What was done, shared by instances: `SqliteDedupe(path)`. None: each remembers its own.
+        dedupe: What was done, shared by instances: `SqliteDedupe` or `PostgresDedupe`. None: each remembers its own.
         listen: `host:port`, or a `Listen`: serves there and is dialled, in place of dialling Agent-Reach.
     """
 

@@ -4,7 +4,8 @@ The memory of one process answers offers that come again to that process. A stor
 another instance did, or is doing, so that a task whose outcome was lost on its way is not done twice. It cannot promise
 more than its own word: whoever dies between the deed and `done` leaves the deed undone in the eyes of the store.
 
-`SqliteDedupe` serves the instances of one host; another store needs the methods of `DedupeStore` and nothing else.
+`SqliteDedupe` serves the instances of one host, `PostgresDedupe` those of several; another store needs the methods of
+`DedupeStore` and nothing else.
 """
 
 from __future__ import annotations

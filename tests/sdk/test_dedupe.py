@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +10,11 @@ import pytest
 
 from reach import Agent, Client, InvalidRequest, SqliteDedupe, Task
 from reach.sdk import once
-from reach.sdk.dedupe import LEASE_S, SWEEP_EVERY, Found, Standing
+from reach.sdk.dedupe import Standing
 from tests.rpc.peers import running
 from tests.transports.endpoint_agent import eventually
 
 KEY = ("", "t")
-YOURS = Found(Standing.YOURS)
-
-
-class Clock:
-    now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def store(tmp_path: Path, clock: Clock | None = None, **limits: Any) -> SqliteDedupe:
-    return SqliteDedupe(tmp_path / "done.db", clock=clock or Clock(), **limits)
 
 
 def test_DLV_3_a_store_that_cannot_be_opened_is_named(tmp_path):
@@ -38,87 +25,8 @@ def test_DLV_3_a_store_that_cannot_be_opened_is_named(tmp_path):
         SqliteDedupe(tmp_path / "text")
 
 
-def test_DLV_3_what_is_done_is_told_and_what_is_being_done_is_not_begun_twice(tmp_path):
-    one, two = store(tmp_path), store(tmp_path)
-    assert one.begin(KEY, 1, "one") == YOURS
-    assert one.begin(KEY, 1, "one") == YOURS, "the same offer again"
-    assert two.begin(KEY, 2, "two") == Found(Standing.ELSEWHERE, owner="one")
-    assert one.done(KEY, 1, "one", b"42")
-    assert two.begin(KEY, 2, "two") == Found(Standing.DONE, b"42", "one")
-    assert two.begin(("other", "t"), 1, "two") == YOURS
-    assert not two.done(KEY, 2, "two", b"43")
-    for shared in (one, two):
-        shared.close()
-
-
-def test_DLV_3_what_was_not_done_may_be_done_by_another(tmp_path):
-    shared = store(tmp_path)
-    shared.begin(KEY, 1, "one")
-    shared.release(KEY, 1, "two")  # it is not theirs
-    assert shared.begin(KEY, 2, "two").standing is Standing.ELSEWHERE
-    shared.release(KEY, 1, "one")
-    assert shared.begin(KEY, 2, "two") == YOURS
-
-
-def test_DLV_3_who_is_gone_is_followed_and_cannot_speak_any_more(tmp_path):
-    clock = Clock()
-    shared = store(tmp_path, clock)
-    shared.begin(KEY, 1, "one")
-    clock.now += LEASE_S - 1
-    shared.renew("one")
-    clock.now += LEASE_S - 1
-    assert shared.begin(KEY, 2, "two").standing is Standing.ELSEWHERE
-    clock.now += 2
-    assert shared.begin(KEY, 2, "two") == YOURS
-    assert not shared.done(KEY, 1, "one", b"late"), "its token is not the one"
-    assert shared.begin(KEY, 1, "one") == Found(Standing.STALE, owner="two")
-    assert shared.done(KEY, 2, "two", b"42")
-
-
-def test_F9_an_owner_that_is_gone_does_not_live_on_because_the_clock_leapt_back(tmp_path):
-    clock = Clock()
-    shared = store(tmp_path, clock)
-    shared.begin(KEY, 1, "one")
-    clock.now -= 3_600
-    assert shared.begin(KEY, 2, "two") == YOURS
-
-
-def test_DLV_3_what_is_kept_is_bounded_by_age_number_and_bytes(tmp_path):
-    clock = Clock()
-    shared = store(tmp_path, clock, retention=100.0, most_tasks=300, most_bytes=20_000)
-    for number in range(2 * SWEEP_EVERY):
-        clock.now += 0.01
-        shared.begin(("", f"t{number}"), 1, "one")
-        shared.done(("", f"t{number}"), 1, "one", b"x" * 100)
-    (kept,) = shared._db.execute("select count(*) from task").fetchone()
-    assert kept <= 201 + SWEEP_EVERY
-    assert shared.begin(("", f"t{2 * SWEEP_EVERY - 1}"), 2, "two").standing is Standing.DONE
-    clock.now += 101
-    for number in range(SWEEP_EVERY):
-        shared.begin(("", f"later {number}"), 1, "one")
-    (kept,) = shared._db.execute("select count(*) from task where done = 1").fetchone()
-    assert kept == 0
-
-
-def test_DLV_3_of_many_that_begin_at_once_one_has_it(tmp_path):
-    stores = [store(tmp_path) for _ in range(4)]
-    found: list[Found] = []
-    ready = threading.Barrier(4)
-
-    def begin(number: int) -> None:
-        ready.wait()
-        found.extend(stores[number].begin(("", f"t{task}"), 1 + number, f"owner {number}") for task in range(50))
-
-    threads = [threading.Thread(target=begin, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(one.standing is Standing.YOURS for one in found) == 50
-
-
 def test_what_was_answered_is_for_the_owner_of_the_file_alone(tmp_path):
-    shared = store(tmp_path)
+    shared = SqliteDedupe(tmp_path / "done.db")
     shared.begin(KEY, 1, "one")
     assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
     with pytest.raises(InvalidRequest, match="nowhere"):
