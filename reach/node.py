@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import uvloop
 
@@ -26,8 +26,8 @@ from reach.config.parts import dial_settings, host_settings, kept, listen, webho
 from reach.config.watching import Policies, Rules
 from reach.core.intents import Routes
 from reach.core.vocabulary import Vocabulary
-from reach.errors import ErrorClass, InvalidRequest, ReachError, Unavailable
-from reach.http.app import HttpServer, MayRead, create_app
+from reach.errors import ErrorClass, InvalidRequest, ReachError
+from reach.http.app import HttpServer, create_app, readers_of
 from reach.rpc.access import Admission
 from reach.rpc.interceptors import Interceptor
 from reach.rpc.principal import Authenticator, KeyAuthentication, NoAuthentication
@@ -46,10 +46,8 @@ from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
 from reach.runtime.retention import Retention
 from reach.runtime.rules import take_rules
-from reach.store.base import Journal, KeyStore, StoreError, StoreLocked
-from reach.store.keys import SqliteKeyStore
-from reach.store.memory import MemoryJournal
-from reach.store.sqlite import SqliteJournal
+from reach.store.base import Journal, KeyStore, SharedJournal, StoreError
+from reach.stores import open_journal, open_keys
 from reach.telemetry.exposition import OtlpMetrics, prometheus_text
 from reach.telemetry.logs import setup_logging
 from reach.telemetry.metrics import Metrics
@@ -62,6 +60,9 @@ from reach.version import VERSION
 from reach.wire.codec import ProtoCodec
 from reach.wire.requests import Limits, TaskReader
 from reach.wire.webhooks import FAILED, KIND
+
+if TYPE_CHECKING:
+    from reach.membership import Membership
 
 log = logging.getLogger("reach.node")
 
@@ -89,6 +90,8 @@ class Node:
         self.admin_port = 0
         self._stack = contextlib.AsyncExitStack()
         self._serving = False
+        self.membership: Membership | None = None
+        """Of a node whose journal others share."""
 
     async def start(self) -> None:
         """Everything up to SERVING.
@@ -131,8 +134,7 @@ class Node:
         self._start_webhooks()
         await self._load_rules()
         gc.collect()  # while there is little to look through
-        loaded = await asyncio.to_thread(journal.load)
-        restored = restore(self.host, loaded, await asyncio.to_thread(unapplied_turns, journal))
+        restored = await self._restore(journal)
         matcher = config.matcher
         self.host.directory.configure(
             strict=config.registry.strict, threshold=matcher.threshold, generic_type=matcher.generic_type
@@ -154,9 +156,13 @@ class Node:
         self.metrics.sources.streams = interceptor.open_calls
         self._join(services, interceptor)
         self._grpc = GrpcServer(listen(self.config), services, interceptor, keys, VERSION, config.storage.type)
+        if not config.cluster.endpoints:  # with nobody to ask, all is here before anything is served
+            await self._take_part("")
         await self._grpc.start()
         self._stack.push_async_callback(self._grpc.stop, CLOSE_SECONDS)
         self.port = self._grpc.port
+        if config.cluster.endpoints:
+            await self._take_part(server.advertise or f"{server.host}:{self.port}")
         await self._start_http(keys)
         self._own(self.metrics.watch_loop(), "watch-loop")
         self._own(self.rules.watch(), "watch-rules")
@@ -173,7 +179,25 @@ class Node:
         )
 
     def _join(self, services: Services, interceptor: Interceptor) -> None:
-        """A node that is alone joins nobody."""
+        """Brings to the other nodes of the cluster what is theirs, and takes from them what is ours."""
+        if self.membership is not None and self.config.cluster.endpoints:
+            self.membership.join(services, interceptor, self._stack)
+
+    async def _restore(self, journal: Journal) -> int:
+        """Brings back what the journal holds: now, or shard by shard as this node claims them."""
+        if self.config.storage.type != "postgres":
+            loaded = await asyncio.to_thread(journal.load)
+            return restore(self.host, loaded, await asyncio.to_thread(unapplied_turns, journal))
+        from reach.membership import Membership  # what only a cluster needs would delay the start of all others
+
+        shared = cast("SharedJournal", journal)
+        self.membership = Membership(self.config, self.host, shared, self.node_id, self.host.clock.new_id())
+        return restore(self.host, await asyncio.to_thread(shared.load_shards, ()))
+
+    async def _take_part(self, address: str) -> None:
+        if self.membership is not None:
+            self._stack.push_async_callback(self.membership.stop)
+            await self.membership.start(address)
 
     async def _load_rules(self) -> None:
         """Vocabulary and routes, before anything is read that they give a meaning."""
@@ -227,7 +251,7 @@ class Node:
 
     async def _start_http(self, keys: KeyStore | None) -> None:
         server = self.config.server
-        app = create_app(self._ready, self._metrics_text(), _may_read(keys))
+        app = create_app(self._ready, self._metrics_text(), readers_of(keys))
         tls = (server.tls_cert, server.tls_key) if server.tls_cert else None
         http = HttpServer(app, server.host, server.admin_port, tls=tls)
         self.admin_port = http.bind()
@@ -250,19 +274,10 @@ class Node:
         return to_collector(telemetry.otlp_endpoint, telemetry.sample_ratio, node_id=self.node_id, version=VERSION)
 
     def _open_store(self) -> tuple[Journal, KeyStore | None]:
-        storage, server = self.config.storage, self.config.server
-        folder = Path(storage.path)
-        journal: Journal = MemoryJournal() if storage.type == "memory" else SqliteJournal(folder)
-        try:
-            journal.open()
-        except StoreLocked as error:
-            raise Unavailable(f"{error} with --data") from error
-        except StoreError as error:
-            raise Unavailable(f"cannot open the store: {error}") from error
-        self._stack.callback(journal.close)
-        keys: KeyStore | None = None
-        if server.auth == "keys":
-            keys = SqliteKeyStore(folder)
+        journal = open_journal(self.config)
+        self._stack.push_async_callback(asyncio.to_thread, journal.close)
+        keys = open_keys(self.config)
+        if keys is not None:
             self._stack.callback(keys.close)
         return journal, keys
 
@@ -274,6 +289,7 @@ class Node:
         self._stack.push_async_callback(dialler.stop)
         self._own(probes.run(), "probes")
         dialler.resume()
+        self.host.on_taken = dialler.resume
         return dialler
 
     def _authenticator(self, keys: KeyStore | None) -> Authenticator:
@@ -287,24 +303,21 @@ class Node:
         sources.queue_length = lambda: sum(len(pool.queue) for pool in host.pools())
         sources.inflight = lambda: sum(one.inflight for pool in host.pools() for one in pool.instances.values())
         sources.late_outcomes = lambda: sum(pool.late_outcomes for pool in host.pools())
-        sources.agents = self._agents_by_health
+        sources.agents = host.by_health
         sources.sessions = self.reach.sessions.figures
         sources.dead_letters = lambda: self.retention.dead_letters
         sources.store_bytes = lambda: self.retention.store_bytes
         sources.buffer_bytes = lambda: sum(pool.queue.bytes for pool in host.pools())
 
-    def _agents_by_health(self) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for pool in self.host.pools():
-            for instance in pool.instances.values():
-                counts[instance.health.name] = counts.get(instance.health.name, 0) + 1
-        return counts
-
     def _ready(self) -> tuple[bool, dict[str, object]]:
         held = self.host.committer.held
         intake = "stopping" if self.reach.stopping else "open" if self._serving else "starting"
         checks: dict[str, object] = {"intake": intake, "store": "ok" if held is None else type(held).__name__}
-        return intake == "open" and held is None, checks
+        ready = intake == "open" and held is None
+        if self.membership is not None:
+            checks |= self.membership.standing()
+            ready = ready and self.membership.is_ready
+        return ready, checks
 
     def _metrics_text(self) -> Callable[[], bytes] | None:
         return (lambda: prometheus_text(self.metrics)) if self.config.telemetry.metrics else None
@@ -336,6 +349,8 @@ class Node:
         self._serving = False
         self.reach.stopping = True
         await self._grpc.not_serving()
+        if self.membership is not None:
+            await self.membership.leave()
         deadline = time.monotonic() + self.config.server.drain_seconds - CLOSE_SECONDS
         while self._running() and time.monotonic() < deadline:  # noqa: ASYNC110 - many reasons end a task
             await asyncio.sleep(0.05)
@@ -345,18 +360,6 @@ class Node:
         """Whether there is work to wait for. Who is not attached now will not be any more: the next server gets it."""
         instances = (one for pool in self.host.pools() for one in pool.instances.values())
         return any(one.running and one.link is not None for one in instances)
-
-
-def _may_read(keys: KeyStore | None) -> MayRead:
-    """Who may read `/metrics`: on a server with authentication, keys with the scope reader or operator."""
-
-    def may_read(authorization: str) -> bool:
-        if keys is None:
-            return True
-        key = keys.verify(authorization.removeprefix("Bearer "))
-        return key is not None and not key.scopes.isdisjoint({"reader", "operator"})
-
-    return may_read
 
 
 def _store_broken(error: StoreError) -> None:

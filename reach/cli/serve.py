@@ -24,6 +24,9 @@ _OVERRIDES: Final = {
     "tls_key": "server.tls_key",
     "tls_client_ca": "server.tls_client_ca",
     "data": "storage.path",
+    "cluster_secret": "cluster.secret_file",
+    "advertise": "server.advertise",
+    "node_id": "server.node_id",
     "log_level": "telemetry.log_level",
     "log_format": "telemetry.log_format",
 }
@@ -39,6 +42,11 @@ _FILE: Final = click.Path(dir_okay=False)
 @click.option("--admin-port", type=int, help="Port of HTTP: health and metrics (default: 8800).")
 @click.option("--data", metavar="DIR", help="Data folder (default: ~/.local/share/agentreach).")
 @click.option("--memory", is_flag=True, help="Keep tasks in memory only: lost with the process.")
+@click.option("--journal", metavar="URL", help="sqlite, memory, or postgres://user@host/database (default: sqlite).")
+@click.option("--cluster", metavar="URL", help="etcd://HOST:PORT,HOST:PORT[/NAME]: join the nodes of this cluster.")
+@click.option("--cluster-secret", metavar="FILE", help="What the nodes of the cluster show each other.")
+@click.option("--advertise", metavar="HOST:PORT", help="Where other nodes reach this one (default: host and port).")
+@click.option("--node-id", metavar="NAME", help="Name of this node (default: host name and port).")
 @click.option("--auth", type=click.Choice(["none", "keys"]), help="Who may call (default: none, on loopback only).")
 @click.option("--insecure", is_flag=True, help="Allow no authentication, and plaintext, beyond loopback.")
 @click.option("--tls-cert", metavar="FILE", help="Certificate chain (PEM); turns TLS on.")
@@ -46,15 +54,14 @@ _FILE: Final = click.Path(dir_okay=False)
 @click.option("--tls-client-ca", metavar="FILE", help="Require client certificates of these authorities (PEM).")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Default: info.")
 @click.option("--log-format", type=click.Choice(["json", "text"]), help="Default: text on a terminal, else json.")
-def serve(file: str | None, memory: bool, **given: Any) -> int:
+def serve(file: str | None, memory: bool, journal: str | None, cluster: str | None, **given: Any) -> int:
     """Run a server until Ctrl-C or SIGTERM. Options override AGENT_REACH_* variables, which override the file."""
     with made_to_stay():
         from reach.config import ConfigError, load
 
     given["insecure"] = given["insecure"] or None
     overrides = {field: given[option] for option, field in _OVERRIDES.items()}
-    if memory:
-        overrides["storage.type"] = "memory"
+    overrides |= _journal("memory" if memory else journal) | _cluster(cluster)
     if given["tls_client_ca"]:
         overrides["server.client_cert_required"] = True
     unsaid = given["log_format"] is None and file is None and "AGENT_REACH_TELEMETRY_LOG_FORMAT" not in os.environ
@@ -69,6 +76,28 @@ def serve(file: str | None, memory: bool, **given: Any) -> int:
     code = run(config, (Path(file), lambda: load(file, os.environ, overrides)) if file is not None else None)
     # What the node calls a failed start is a port or folder that is taken.
     return Exit.UNREACHABLE if code == 1 else code
+
+
+def _journal(url: str | None) -> dict[str, object]:
+    """What --journal stands for."""
+    if url is None:
+        return {}
+    if url in ("sqlite", "memory"):
+        return {"storage.type": url}
+    if url.startswith(("postgres://", "postgresql://")):
+        return {"storage.type": "postgres", "storage.url": url}
+    raise click.UsageError("--journal is sqlite, memory, or postgres://user@host:port/database.")
+
+
+def _cluster(url: str | None) -> dict[str, object]:
+    """What --cluster stands for."""
+    if url is None:
+        return {}
+    kind, _, rest = url.partition("://")
+    endpoints, _, name = rest.partition("/")
+    if kind != "etcd" or not endpoints:
+        raise click.UsageError("--cluster is etcd://HOST:PORT,HOST:PORT, and /NAME where it is not `main`.")
+    return {"cluster.endpoints": endpoints.split(","), "cluster.name": name or None}
 
 
 def _by_option(text: str) -> str:

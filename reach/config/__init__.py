@@ -8,6 +8,7 @@ in this package reads files or the environment for settings.
 `python -m reach.config` writes the page about all fields, docs/configuration.md.
 """
 
+from reach.config.clustering import Cluster
 from reach.config.loading import ConfigError, load
 from reach.config.outgoing import AgentAuth, Agents, Wake, WakeHook, Webhooks, WebhookSecret
 from reach.config.page import reference
@@ -31,6 +32,7 @@ __all__ = [
     "AgentAuth",
     "Agents",
     "ClientIdentity",
+    "Cluster",
     "Config",
     "ConfigError",
     "Health",

@@ -51,7 +51,7 @@ _FIELDS: Final[Mapping[str, Any]] = {
 
 _NO_WORDS: Final = (
     "server.client_identities", "agents.auth", "router.policies", "router.pool_policies", "webhooks.secrets",
-    "webhooks.hosts",
+    "webhooks.hosts", "cluster.endpoints",
 )  # fmt: skip
 """Fields that are no single word: from the environment they come as YAML."""
 

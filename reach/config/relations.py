@@ -21,6 +21,7 @@ def broken_relations(config: Config) -> Iterator[Broken]:
     yield from _exposure(config.server)
     yield from _policies(config.router)
     yield from _files(config)
+    yield from _cluster(config)
     server, probe, telemetry = config.server, config.probe, config.telemetry
     if server.port == server.admin_port != 0:
         yield ("server.port", "server.admin_port"), f"server.port and server.admin_port are both {server.port}"
@@ -54,6 +55,11 @@ def _files(config: Config) -> Iterator[Broken]:
         "matcher.key_file": matcher.key_file,
         "matcher.classifier_key_file": matcher.classifier_key_file,
         "session.key_file": session.key_file,
+        "cluster.secret_file": config.cluster.secret_file,
+        "cluster.password_file": config.cluster.password_file,
+        "cluster.ca": config.cluster.ca,
+        "cluster.cert": config.cluster.cert,
+        "cluster.key": config.cluster.key,
     }
     for name, path in named.items():
         if path and not os.access(path, os.R_OK):
@@ -64,6 +70,33 @@ def _files(config: Config) -> Iterator[Broken]:
         yield from _endpoint("matcher", "classifier", matcher.classifier_url, matcher.classifier_model, "classifier_")
     if session.summariser == "endpoint":
         yield from _endpoint("session", "summariser", session.url, session.model)
+
+
+def _cluster(config: Config) -> Iterator[Broken]:
+    """What nodes of a cluster need, and what is of no use to others."""
+    storage, cluster, server = config.storage, config.cluster, config.server
+    if storage.type == "postgres" and not re.fullmatch(r"postgres(?:ql)?://[^\s/]+/[^\s/?]+(?:\?\S*)?", storage.url):
+        yield ("storage.url", "storage.type"), "storage.url must be postgres://user@host:port/database"
+    if storage.url and storage.type != "postgres":
+        yield ("storage.url", "storage.type"), f"storage.url is for storage.type postgres, which is {storage.type!r}"
+    if not cluster.endpoints:
+        return
+    for one in cluster.endpoints:
+        if not re.fullmatch(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:/@]+):[0-9]{1,5}", one):
+            yield ("cluster.endpoints",), f"cluster.endpoints: {one!r} is not host:port"
+    if storage.type != "postgres":
+        yield (
+            ("cluster.endpoints", "storage.type"),
+            "a cluster needs storage.type postgres: its nodes share one journal",
+        )
+    if not cluster.secret_file:
+        yield ("cluster.endpoints", "cluster.secret_file"), "a cluster needs cluster.secret_file, the same on all nodes"
+    if server.host in ("0.0.0.0", "::") and not server.advertise:
+        yield ("server.advertise",), f"server.advertise must say where other nodes reach this one: {server.host} is all"
+    if bool(cluster.cert) != bool(cluster.key):
+        yield ("cluster.cert", "cluster.key"), "cluster.cert and cluster.key need each other"
+    if bool(cluster.user) != bool(cluster.password_file):
+        yield ("cluster.user", "cluster.password_file"), "cluster.user and cluster.password_file need each other"
 
 
 def _endpoint(section: str, kind: str, url: str, model: str, prefix: str = "") -> Iterator[Broken]:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
+from reach.config.clustering import Cluster
 from reach.config.fields import Calls, Name, PolicyName, Port, Scope, Section, Text
 from reach.config.outgoing import Agents, Wake, Webhooks
 
@@ -68,7 +69,7 @@ class Server(Section, frozen=True):
     runs again elsewhere. Too large: deployments wait; keep it under the time after which your orchestrator kills."""
     advertise: Annotated[str, Meta(max_length=300)] = ""
     """`host:port` under which others reach this server, where that differs from `host` and `port`. Empty: those.
-    Without effect until nodes form a cluster."""
+    Nodes of a cluster call each other there, so they need it where `host` is every interface."""
     node_id: Annotated[str, Meta(pattern=r"^(?:[A-Za-z0-9._-]{1,64})?\Z")] = ""
     """Name of this node in answers, logs and traces. Empty: made of host name and port."""
 
@@ -76,9 +77,12 @@ class Server(Section, frozen=True):
 class Storage(Section, frozen=True):
     """Where tasks and keys are kept."""
 
-    type: Literal["sqlite", "memory"] = "sqlite"
+    type: Literal["sqlite", "memory", "postgres"] = "sqlite"
     """`sqlite`: accepted tasks survive a crash. `memory`: everything but API keys is lost with the process; for
-    tests."""
+    tests. `postgres`: in the database at `url`, which the nodes of a cluster share."""
+    url: Text = ""
+    """Where PostgreSQL is (15 or newer): `postgres://user:password@host:port/database`. The database must be there;
+    tables are made. A password is better kept in PGPASSFILE than here."""
     path: Text = ""
     """Data folder: the journal and the API keys. It is made with mode 0700 and used by one server at a time. Empty:
     `agentreach` in `$XDG_DATA_HOME`, that is `~/.local/share/agentreach`: the same one from wherever you start. Put it
@@ -362,6 +366,7 @@ class Config(Section, frozen=True):
 
     server: Server = Server()
     storage: Storage = Storage()
+    cluster: Cluster = Cluster()
     router: Router = Router()
     matcher: Matcher = Matcher()
     heartbeat: Heartbeat = Heartbeat()

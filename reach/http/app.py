@@ -27,6 +27,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reach.errors import InvalidRequest, Unavailable
+from reach.store.base import KeyStore
 from reach.telemetry.exposition import CONTENT_TYPE
 
 Readiness = Callable[[], tuple[bool, Mapping[str, object]]]
@@ -172,3 +173,15 @@ class HttpServer:
         await self._ended.wait()
         if self._socket is not None:
             self._socket.close()
+
+
+def readers_of(keys: KeyStore | None) -> MayRead:
+    """Who may read `/metrics`: on a server with authentication, keys with the scope reader or operator."""
+
+    def may_read(authorization: str) -> bool:
+        if keys is None:
+            return True
+        key = keys.verify(authorization.removeprefix("Bearer "))
+        return key is not None and not key.scopes.isdisjoint({"reader", "operator"})
+
+    return may_read

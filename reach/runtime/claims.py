@@ -43,11 +43,14 @@ class Claims:
         self._journal = journal
         self._tending = Tending(host.committer)
         self._clock = host.clock
-        self._wished: frozenset[int] = frozenset()
+        self._wished: frozenset[int] | None = None
+        """None: nobody has wished anything yet."""
         self._stirred = asyncio.Event()
         self._confirmed_ms = self._clock.now_ms()
         self._logged_ms = -LOG_EVERY_MS
         self._settled: asyncio.Event = asyncio.Event()
+        self.has_settled = False
+        """This node has owned what was wished, at least once."""
         self.owned: frozenset[int] = frozenset()
         """What is served."""
         self.on_change: Callable[[], None] = lambda: None
@@ -105,12 +108,15 @@ class Claims:
 
     async def _follow(self) -> None:
         wished = self._wished
+        if wished is None:
+            return
         if too_many := self.owned - wished:
             await self._leave(too_many)
         if missing := wished - self.owned:
             await self._claim(missing)
         if self.owned == self._wished:
             self._settled.set()
+            self.has_settled = True
 
     async def _claim(self, shards: frozenset[int]) -> None:
         self._host.committer.forget(shards)

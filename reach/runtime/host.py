@@ -60,6 +60,8 @@ class Host(Pools):
         self.notes = notes
         self.owners: Owners = AllOurs()
         """Which shards are this node's."""
+        self.on_taken: Callable[[], object] = lambda: None
+        """Called when shards have come while the node runs."""
         self.directory = Directory()
         self.level_1 = LevelOne(self, self.directory, clock.seed())
         self._loop = asyncio.get_running_loop()

@@ -62,6 +62,10 @@ class Member:
         host.owners = self
         claims.on_change = self._look
 
+    def reached_at(self, address: str) -> None:
+        """Where other nodes reach this one. Before it runs."""
+        self._info = self._info._replace(peer_address=address)
+
     # -- Owners -------------------------------------------------------------------------------------------------------
 
     def node_of(self, shard: int) -> Peer | None:
@@ -80,7 +84,8 @@ class Member:
     def _look(self) -> None:
         """Something may have moved."""
         wish, nodes = self._cluster.placement.wish().nodes, self._cluster.membership.nodes()
-        self._claims.wish(self._cluster.placement.wish().shards_of(self._info.node_id))
+        if wish:
+            self._claims.wish(self._cluster.placement.wish().shards_of(self._info.node_id))
         before, owned = self._owners, self._claims.owned
         self._owners = [None if shard in owned else NOBODY for shard in range(SHARDS)]
         for shard, name in enumerate(wish):

@@ -38,6 +38,7 @@ def take(host: Host, shards: Collection[int], loaded: Loaded, turns: Sequence[En
     host.committer.submit(turn)
     host.arm_all()
     host.outbox.look_again()
+    host.on_taken()
     return count
 
 
@@ -70,9 +71,9 @@ def _leave_task(host: Host, task: Task) -> None:
 
 def _leave_pool(host: Host, pool: Pool) -> None:
     for instance in pool.instances.values():
-        if instance.link is not None:
+        if instance.link is not None and instance.endpoint is None:  # who is dialled is dialled by the new owner
             instance.link.reopen()
-            instance.link = None
+    pool.instances.clear()
     host.forget(pool)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol
 
 from reach.core.context import Context, Exchange, Facts
@@ -151,3 +152,7 @@ class Pools:
     def pools(self) -> list[Pool]:
         """All pools of this node."""
         return list(self._pools.values())
+
+    def by_health(self) -> dict[str, int]:
+        """How many instances there are, by the name of their health."""
+        return dict(Counter(one.health.name for pool in self.pools() for one in pool.instances.values()))

@@ -110,9 +110,12 @@ class Dialler:
         return known
 
     def resume(self) -> int:
-        """After a restart: dials what the journal knows. Returns how many instances that are."""
+        """After a restart, and when shards come: dials what the journal knows. Returns how many instances that are."""
         for pool in self.reach.host.pools():
             for instance in pool.instances.values():
+                known = self._targets.get((pool.key.tenant, instance.instance_id))
+                if known is not None and known.instance is instance:
+                    continue
                 if instance.endpoint is not None and len(self._targets) < TARGETS:
                     joining = self.reach.host.codec.joining_of(instance.registration, instance.boot_id)
                     joining.instance_id = instance.instance_id

@@ -161,7 +161,9 @@ def test_nothing_can_be_changed_afterwards():
         ("server:\n  port: true\n", 2, ["server.port", "expected int"]),
         ("server:\n  port:\n", 2, ["server.port", "expected int", "None"]),
         ("server:\n  port: [1]\n", 2, ["server.port"]),
-        ("\n\nstorage:\n\n  type: postgres\n", 5, ["storage.type", "'postgres'"]),
+        ("\n\nstorage:\n\n  type: oracle\n", 5, ["storage.type", "'oracle'"]),
+        ("storage:\n  type: postgres\n", 2, ["storage.url", "postgres://"]),
+        ("storage:\n  url: postgres://a@b/c\n", 2, ["storage.url", "storage.type"]),
         ("telemetry:\n  sample_ratio: .nan\n", 2, ["sample_ratio", "finite"]),
         ("telemetry:\n  sample_ratio: 1.5\n", 2, ["sample_ratio", "<= 1"]),
         ("heartbeat:\n  interval: .inf\n", 2, ["heartbeat.interval", "finite"]),
@@ -502,3 +504,13 @@ def test_webhooks_need_readable_secrets_and_results_that_last(tmp_path):
         given.write_text(text)
         with pytest.raises(ConfigError, match=complaint):
             load(given, HOME)
+
+
+def test_CFG_1_a_cluster_says_all_that_it_lacks():
+    overrides = {"cluster.endpoints": ["etcd"], "server.host": "0.0.0.0", "server.insecure": True, "cluster.user": "me"}
+    with pytest.raises(ConfigError) as caught:
+        load(None, {"HOME": "/"}, overrides)
+    told = "\n".join(caught.value.problems)
+    for words in ("'etcd' is not host:port", "storage.type postgres", "cluster.secret_file", "server.advertise",
+                  "cluster.password_file"):  # fmt: skip
+        assert words in told

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import postgres
 from tests.e2e.plain import Plain
 from tests.e2e.processes import AgentProcess, Server, eventually
 
@@ -15,9 +16,16 @@ StartAgents = Callable[..., list[AgentProcess]]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def journal() -> str:
+    """What the server keeps its tasks in; a test may name others by `parametrize`."""
+    return "sqlite"
+
+
+@pytest.fixture
+def server(tmp_path: Path, journal: str) -> Iterator[Server]:
     """A server with an empty store."""
-    with Server(tmp_path / "data") as made:
+    where = postgres.server().database() if journal == "postgres" else journal
+    with Server(tmp_path / "data", arguments=("--journal", where)) as made:
         yield made
         assert not made.tracebacks()
 

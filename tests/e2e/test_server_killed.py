@@ -86,6 +86,7 @@ class Load:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("journal", ["sqlite", "postgres"])
 async def test_F1_P1_P2_server_killed_ten_times_under_load(server, start_agents, log):
     seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
     tell(f"SEED={seed}")

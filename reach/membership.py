@@ -1,0 +1,139 @@
+"""What a node has beyond one that is alone, where nodes share a journal: built, started and stopped here.
+
+membership = Membership(config, host, journal, node_id)     # before anything is restored
+await membership.start(address)                             # once it serves: joins, claims, leads if it is to
+await membership.leave()                                    # hands over what it owns
+await membership.stop()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from reach.cluster.base import Cluster, ClusterError, NodeInfo
+from reach.cluster.etcd import EtcdCluster
+from reach.cluster.etcd_api import Access
+from reach.cluster.leader import Leader
+from reach.cluster.single import SingleCluster
+from reach.config import Config
+from reach.errors import Unavailable
+from reach.rpc.interceptors import Interceptor
+from reach.rpc.joining import join
+from reach.rpc.services import Services
+from reach.runtime.claims import Claims
+from reach.runtime.host import Host
+from reach.runtime.member import Member
+from reach.store.base import SharedJournal
+from reach.version import VERSION
+
+log = logging.getLogger("reach.node")
+
+
+class Membership:
+    """See the module.
+
+    Args:
+        config: Says which etcd, if any: without one, this node owns all there is.
+        host: Whose shards they are.
+        journal: Who owns them.
+        node_id: This node.
+        boot: Random name of this process.
+    """
+
+    def __init__(self, config: Config, host: Host, journal: SharedJournal, node_id: str, boot: str) -> None:
+        self._config = config
+        self._boot = boot
+        self._node_id = node_id
+        self.cluster = _cluster(config)
+        self.claims = Claims(host, journal)
+        info = NodeInfo(node_id, boot, "", config.cluster.weight if config.cluster.endpoints else 1, VERSION)
+        self.member = Member(host, self.claims, self.cluster, info)
+        alone = not config.cluster.endpoints
+        self.leader = Leader(self.cluster, host.clock.now_ms, *((0,) if alone else ()))
+        self._alone = alone
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def join(self, services: Services, interceptor: Interceptor, stack: AsyncExitStack) -> None:
+        """Brings to the other nodes what is theirs, and takes from them what is ours. Before the server serves; `stack`
+        gets what ends it."""
+        server, roots = self._config.server, None
+        if server.tls_cert:
+            roots = _read(self._config.cluster.peer_ca or server.tls_cert)
+        peers = join(services, interceptor, self.member, secret_of(self._config), roots)
+        assert services.reach.abroad is not None
+        stack.push_async_callback(services.reach.abroad.stop)
+        stack.push_async_callback(peers.stop)
+
+    async def start(self, address: str) -> None:
+        """Takes part from now on; a node that is alone has all there is when it returns.
+
+        Args:
+            address: Where other nodes reach this one.
+
+        Raises:
+            Unavailable: etcd does not answer.
+        """
+        try:
+            await self.cluster.start()
+        except ClusterError as error:
+            raise Unavailable(f"{error}: is it running at {', '.join(self._config.cluster.endpoints)}?") from error
+        self.member.reached_at(address)
+        work = {"member": self.member.run(), "leader": self.leader.run()}
+        self._tasks = [asyncio.create_task(one, name=name) for name, one in work.items()]
+        for task in self._tasks:
+            task.add_done_callback(_say_why)
+        if self._alone:
+            await self.claims.fulfilled()
+
+    def standing(self) -> dict[str, object]:
+        """For `/readyz`."""
+        return {
+            "membership": self.cluster.membership.standing.value,
+            "owned": "in doubt" if self.claims.is_in_doubt() else len(self.claims.owned),
+        }
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this node has what it is to have, and knows it."""
+        return self.claims.has_settled and not self.claims.is_in_doubt()
+
+    async def leave(self) -> None:
+        """Hands over what this node owns, and goes."""
+        if self._tasks:
+            await self.member.leave()
+
+    async def stop(self) -> None:
+        """Ends what runs here."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.cluster.stop()
+
+
+def _say_why(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("%s ended: this node takes no part in the cluster any more", task.get_name(), exc_info=error)
+
+
+def _cluster(config: Config) -> Cluster:
+    settings = config.cluster
+    if not settings.endpoints:
+        return SingleCluster()
+    password = _read(settings.password_file) or b""
+    access = Access(
+        settings.endpoints, settings.user, password.decode(errors="replace").strip(),
+        _read(settings.ca), _read(settings.cert), _read(settings.key),
+    )  # fmt: skip
+    return EtcdCluster(access, settings.name)
+
+
+def secret_of(config: Config) -> bytes:
+    """What the nodes of a cluster show each other."""
+    return (_read(config.cluster.secret_file) or b"").strip()
+
+
+def _read(path: str) -> bytes | None:
+    return Path(path).read_bytes() if path else None

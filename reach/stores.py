@@ -1,0 +1,42 @@
+"""Which store a node works on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reach.config import Config
+from reach.errors import Unavailable
+from reach.store.base import Journal, KeyStore, StoreError, StoreLocked
+from reach.store.keys import SqliteKeyStore
+from reach.store.memory import MemoryJournal
+from reach.store.sqlite import SqliteJournal
+
+
+def open_journal(config: Config) -> Journal:
+    """The journal, ready. Blocks.
+
+    Raises:
+        Unavailable: another process has it, or it cannot be reached; the message says what to do.
+    """
+    journal = _journal(config)
+    try:
+        journal.open()
+    except StoreLocked as error:
+        raise Unavailable(f"{error} with --data") from error
+    except StoreError as error:
+        raise Unavailable(f"cannot open the store: {error}") from error
+    return journal
+
+
+def _journal(config: Config) -> Journal:
+    storage = config.storage
+    if storage.type == "postgres":
+        from reach.store.postgres import PostgresJournal  # which nobody else has to wait for
+
+        return PostgresJournal(storage.url)
+    return MemoryJournal() if storage.type == "memory" else SqliteJournal(Path(storage.path))
+
+
+def open_keys(config: Config) -> KeyStore | None:
+    """The API keys, where callers need one. Blocks."""
+    return SqliteKeyStore(Path(config.storage.path)) if config.server.auth == "keys" else None
