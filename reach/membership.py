@@ -1,6 +1,7 @@
 """What a node has beyond one that is alone, where nodes share a journal: built, started and stopped here.
 
 membership = Membership(config, host, journal, node_id)     # before anything is restored
+membership.join(services, interceptor, stack)               # before it serves
 await membership.start(address)                             # once it serves: joins, claims, leads if it is to
 await membership.leave()                                    # hands over what it owns
 await membership.stop()

@@ -38,7 +38,7 @@ from reach.runtime.classifier import Classifier
 from reach.runtime.clock import Clock
 from reach.runtime.embedders import Embedder, EndpointEmbedder, LocalEmbedder
 from reach.runtime.host import Host
-from reach.runtime.idle_pools import EVERY_SECONDS, IdlePools
+from reach.runtime.idle_pools import IdlePools
 from reach.runtime.loading import restore, unapplied_turns
 from reach.runtime.matcher import Matcher
 from reach.runtime.outgoing import secret
@@ -169,7 +169,7 @@ class Node:
         clock = self.host.clock
         self.retention = Retention(journal, self.reach.tending, clock.wall_ms, kept(config), FAILED, clock.now_ms)
         self._own(self.retention.run(), "retention")
-        self._own(self._drop_pools(), "idle-pools")
+        self._own(IdlePools(self.host).run(), "idle-pools")
         gc.set_threshold(*GC_THRESHOLDS)
         sys.setswitchinterval(SWITCH_SECONDS)
         self._serving = True
@@ -331,13 +331,6 @@ class Node:
             await asyncio.gather(task, return_exceptions=True)
 
         self._stack.push_async_callback(end)
-
-    async def _drop_pools(self) -> None:
-        """Forgets pools that nobody needs any more."""
-        idle = IdlePools(self.host)
-        while True:
-            await asyncio.sleep(EVERY_SECONDS)
-            idle.drop()
 
     async def stop(self) -> None:
         """Takes nothing new, lets running work finish for a while, says goodbye to streams, closes everything.

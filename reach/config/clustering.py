@@ -21,6 +21,9 @@ class Cluster(Section, frozen=True):
     """Name of the cluster. Several may share one etcd, but not one database."""
     secret_file: Text = ""
     """File with what nodes show each other, at least 16 bytes, the same on all nodes: `openssl rand -hex 32`."""
+    peer_ca: Text = ""
+    """File with the authority that signed the certificates of the nodes (PEM), where they use TLS (`server.tls_cert`).
+    Empty: they all show the same one, which signed itself."""
     weight: Annotated[int, Meta(ge=0, le=100)] = 1
     """Share of the work that this node owns, relative to the others. 0: a door that takes calls and owns nothing. Too
     small: this node is idle while others work. Too large: the other way round."""

@@ -56,6 +56,7 @@ def _files(config: Config) -> Iterator[Broken]:
         "matcher.classifier_key_file": matcher.classifier_key_file,
         "session.key_file": session.key_file,
         "cluster.secret_file": config.cluster.secret_file,
+        "cluster.peer_ca": config.cluster.peer_ca,
         "cluster.password_file": config.cluster.password_file,
         "cluster.ca": config.cluster.ca,
         "cluster.cert": config.cluster.cert,

@@ -6,6 +6,8 @@ finished tasks leave the memory with it; the journal has them. A pool that is ne
 
 from __future__ import annotations
 
+import asyncio
+
 from reach.core.model import PoolKey
 from reach.core.pool import Pool
 from reach.runtime.host import Host
@@ -19,6 +21,12 @@ class IdlePools:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._before: set[PoolKey] = set()
+
+    async def run(self) -> None:
+        """Looks for as long as the node lives."""
+        while True:
+            await asyncio.sleep(EVERY_SECONDS)
+            self.drop()
 
     def drop(self) -> int:
         """Drops those that were idle the last time too; returns how many."""
