@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
-from agentreach.v1 import ops_pb2, task_pb2
+from agentreach.v1 import dispatch_pb2, ops_pb2, task_pb2
 from reach.core.model import Task, TaskState
 from reach.core.stream import Interest, Reader
 from reach.errors import ReachError, Reason
@@ -16,6 +16,7 @@ from reach.rpc.audit import audit
 from reach.rpc.principal import Principal
 from reach.rpc.services import Services
 from reach.rpc.waiting import WaitingSink
+from reach.runtime.elsewhere import Elsewhere
 from reach.store.base import TaskQuery
 from reach.wire.answers import fill_task
 from reach.wire.pages import MAX_PAGE, PAGE_BYTES, page_number, page_size
@@ -27,6 +28,7 @@ CHUNK: Final = 64
 AUDITED: Final = 10
 """Ids in a line of the audit log."""
 READ_AT_ONCE: Final = 16
+DISPATCH: Final = "/agentreach.v1.DispatchService/Dispatch"
 
 
 _TAIL: Final = re.compile(r"~[0-9a-f]{12}\Z")
@@ -153,6 +155,18 @@ class DeadLetters:
             task, selector = self._services.tasks.read(dead.tenant, spec)
             self._reach.submit(task, selector, reader)
             await sink.acceptance
+        except Elsewhere as where:
+            return await self._bring(dead.tenant, spec, where)
+        except ReachError as error:
+            return error
+        return spec.task_id
+
+    async def _bring(self, tenant: str, spec: task_pb2.TaskSpec, where: Elsewhere) -> str | ReachError:
+        """Gives the new task to the node that has its pool, in the name of its tenant."""
+        peers, giver = self._services.peers, Principal(tenant, "", frozenset({"caller"}))
+        assert peers is not None
+        try:
+            await peers.bring(where, DISPATCH, dispatch_pb2.DispatchRequest(task=spec), giver)
         except ReachError as error:
             return error
         return spec.task_id

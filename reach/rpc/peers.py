@@ -13,7 +13,7 @@ import grpc
 
 from agentreach.internal.v1 import peer_pb2, peer_pb2_grpc
 from reach.errors import ReachError, Reason, ResourceExhausted
-from reach.rpc.peer_messages import Unreachable, pool_key
+from reach.rpc.peer_messages import Unreachable, identity_of, pool_key, pool_name, unavailable
 from reach.rpc.peer_secret import KEY, PeerSecret
 from reach.rpc.tunnel import UNREAD_BYTES, Tunnel
 from reach.runtime.elsewhere import Elsewhere
@@ -25,6 +25,7 @@ from reach.wire.status import error_from_rpc
 if TYPE_CHECKING:
     from reach.rpc.branches import Branches
     from reach.rpc.link_end import LinkEnd
+    from reach.rpc.principal import Principal
     from reach.rpc.services import Services
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ PEERS: Final = 1_000
 """Nodes whose connections are kept."""
 TELL_SECONDS: Final = 0.4
 """How often nodes tell each other of the room in their pools: what one knows is at most a second old (CLU-5)."""
+BRING_SECONDS: Final = 10.0
+"""How long a short call may take that is a part of another one."""
 LOCATE_SECONDS: Final = 1.0
 """How long a node may take to say whether it has a task."""
 CHANNEL: Final = (
@@ -218,6 +221,26 @@ class Peers:
         finally:
             connection.calls -= 1
             call.cancel()
+
+    async def bring(self, where: Elsewhere, method: str, request: Any, principal: Principal) -> bytes:
+        """Makes a short call at its owner, once: its answer. For parts of calls; whole ones go through `proxy.py`.
+
+        Raises:
+            ReachError: What the call ended with, or that nobody answers for it now.
+        """
+        call = peer_pb2.CallRequest(
+            method=method,
+            identity=identity_of(principal),
+            pool=pool_name(where.pool),
+            request=request.SerializeToString(),
+        )
+        try:
+            async with contextlib.aclosing(self.call(where.peer, call, BRING_SECONDS)) as answers:
+                async for answer in answers:
+                    return answer
+        except (Elsewhere, Unreachable) as failure:
+            raise unavailable(str(failure)) from None
+        raise unavailable("there was no answer")
 
     async def has(self, peer: Peer, tenant: str, task_id: str) -> bool:
         """Whether a node has a task in memory.

@@ -8,7 +8,7 @@ is about to change: the call runs here again after a while, and finds the new ow
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
@@ -16,10 +16,12 @@ from typing import Any, Final
 from agentreach.internal.v1 import peer_pb2
 from reach.core.model import PoolKey
 from reach.errors import Reason, Unavailable
+from reach.rpc.merging import merged_agents
 from reach.rpc.peer_messages import Unreachable, identity_of, pool_name, unavailable
 from reach.rpc.peers import Peers
 from reach.rpc.principal import principal_of
 from reach.runtime.elsewhere import Elsewhere
+from reach.runtime.ownership import Peer
 from reach.telemetry.tracing import current_trace
 
 TRIES: Final = 3
@@ -29,6 +31,11 @@ PATIENCE_S: Final = 5.0
 (CLU-3). Never longer than the call itself."""
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 0.5
+
+MERGED: Final[Mapping[str, Callable[[Any, list[Any]], Any]]] = {
+    "/agentreach.v1.RegistryService/ListAgents": merged_agents,
+}
+"""Calls that each node answers for its part, and what makes one answer of these."""
 
 _placed: Final[ContextVar[PoolKey | None]] = ContextVar("reach_placed", default=None)
 placed: Final = _placed.get
@@ -78,6 +85,8 @@ class Proxy:
 
     def unary(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
         """For methods with one request and one response. What changes hands while it waits is asked for again."""
+        if method in MERGED:
+            return self._everywhere(method, behaviour)
 
         async def anywhere(request: Any, context: Any) -> Any:
             turns: _Turns | None = None
@@ -107,6 +116,25 @@ class Proxy:
                 await turns.next(failure)
 
         return anywhere
+
+    def _everywhere(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+        """For lists of what each node has its part of. A part that is missing is told, not left out."""
+
+        async def ask(peer: Peer, request: Any, context: Any, kind: Any) -> Any:
+            try:
+                async with aclosing(self._ask(method, request, context, Elsewhere(peer))) as answers:
+                    async for answer in answers:
+                        return kind.FromString(answer)
+            except (Elsewhere, Unreachable) as failure:
+                raise unavailable(str(failure)) from None
+
+        async def everywhere(request: Any, context: Any) -> Any:
+            own = await behaviour(request, context)
+            peers = self._peers.owners.others()
+            parts = await asyncio.gather(*(ask(peer, request, context, type(own)) for peer in peers))
+            return MERGED[method](request, [own, *(part for part in parts if part is not None)])
+
+        return everywhere
 
     def streaming(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
         """For methods with one request and many responses."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from hashlib import blake2b
 from heapq import nsmallest
 from operator import itemgetter
@@ -22,6 +23,7 @@ from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.principal import Principal, credentials_ended, principal_of
 from reach.rpc.services import Services, context_frames
 from reach.rpc.waiting import Answer
+from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.faults import fault_of
 from reach.runtime.watching import Round, Watch
 from reach.wire.agent_rows import fill_agent
@@ -36,6 +38,7 @@ MAX_PAGE = 1_000
 PAGE_BYTES = 512 << 10
 """A page, or a message of a watch, ends when it is over this: a client must be able to receive it."""
 DRAIN_MS = 30_000
+HEARTBEAT = "/agentreach.v1.HeartbeatService/Heartbeat"
 
 
 class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
@@ -271,11 +274,28 @@ class HeartbeatServicer(heartbeat_pb2_grpc.HeartbeatServiceServicer):
             if not principal.still_valid():
                 raise credentials_ended()
             answer = heartbeat_pb2.StreamHeartbeatsResponse()
+            brought: list[Coroutine[Any, Any, None]] = []
             for beat in frame.beats:
                 try:
                     self._beat(principal, beat, "stream")
                 except ReachError as error:
-                    refusal = answer.refusals.add(instance_id=bounded_text(beat.instance_id, ID_BYTES))
-                    fill_error(refusal.error, fault_of(error))
+                    _refuse(answer, beat, error)
+                except Elsewhere as where:
+                    brought.append(self._bring(answer, beat, where))
+            await asyncio.gather(*brought)
             if answer.refusals:
                 yield answer
+
+    async def _bring(
+        self, answer: heartbeat_pb2.StreamHeartbeatsResponse, beat: heartbeat_pb2.Beat, where: Elsewhere
+    ) -> None:
+        """Brings a beat to the node that has the instance."""
+        try:
+            await self._services.bring(where, HEARTBEAT, heartbeat_pb2.HeartbeatRequest(beat=beat))
+        except ReachError as error:
+            _refuse(answer, beat, error)
+
+
+def _refuse(answer: heartbeat_pb2.StreamHeartbeatsResponse, beat: heartbeat_pb2.Beat, error: ReachError) -> None:
+    refusal = answer.refusals.add(instance_id=bounded_text(beat.instance_id, ID_BYTES))
+    fill_error(refusal.error, fault_of(error))

@@ -15,10 +15,14 @@ from reach.rpc.dispatch import read_events
 from reach.rpc.principal import Principal, credentials_ended, principal_of
 from reach.rpc.services import Services, context_frames
 from reach.rpc.waiting import Answer, EventSink, StillMine
+from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.faults import fault_of
 from reach.wire.agents import HANDLE_BYTES, read_delta, read_key, read_progress, read_result
 from reach.wire.answers import duration, fill_error
 from reach.wire.requests import ID_BYTES, check_id
+from reach.wire.status import error_from_proto
+
+SERVICE = "/agentreach.v1.ResultService/"
 
 
 class ResultServicer(result_pb2_grpc.ResultServiceServicer):
@@ -73,12 +77,28 @@ class ResultServicer(result_pb2_grpc.ResultServiceServicer):
                 raise credentials_ended()
             if reporter is None:
                 reporter = frame.reporter
-            for _, error in await self._events(principal, reporter, (), frame.deltas, frame.progress):
-                raise error
+            try:
+                for _, error in await self._events(principal, reporter, (), frame.deltas, frame.progress):
+                    raise error
+                if frame.HasField("result"):
+                    await self._report(principal, reporter, frame.result)
+            except Elsewhere as where:
+                await self._bring(reporter, frame, where)
             if frame.HasField("result"):
-                await self._report(principal, reporter, frame.result)
                 return result_pb2.ReportResultStreamResponse()
         raise InvalidRequest("the stream ended without a result", Reason.UNEXPECTED_FRAME)
+
+    async def _bring(
+        self, reporter: result_pb2.Reporter, frame: result_pb2.ReportResultStreamRequest, where: Elsewhere
+    ) -> None:
+        """Brings a frame of a report to the node that has the instance. Raises ReachError."""
+        events = result_pb2.ReportEventsRequest(reporter=reporter, deltas=frame.deltas, progress=frame.progress)
+        said = await self._services.bring(where, f"{SERVICE}ReportEvents", events)
+        for refusal in result_pb2.ReportEventsResponse.FromString(said).refusals:
+            raise error_from_proto(refusal.error)
+        if frame.HasField("result"):
+            result = result_pb2.ReportResultRequest(reporter=reporter, result=frame.result)
+            await self._services.bring(where, f"{SERVICE}ReportResult", result)
 
     async def _events(
         self, principal: Principal, reporter: result_pb2.Reporter, accepts: Any, deltas: Any, progress: Any

@@ -21,6 +21,7 @@ from reach.wire.requests import PROTOCOL_VERSIONS, TaskReader
 
 if TYPE_CHECKING:
     from reach.rpc.peers import Peers
+    from reach.runtime.elsewhere import Elsewhere
 
 S = TypeVar("S")
 
@@ -168,6 +169,11 @@ class Services:
         entry = (out, closing)
         self._streams.add(entry)
         return lambda: self._streams.discard(entry)
+
+    async def bring(self, where: Elsewhere, method: str, request: Any) -> bytes:
+        """Makes a short call at the node that has to do it, for whoever is being served. Raises ReachError."""
+        assert self.peers is not None
+        return await self.peers.bring(where, method, request, principal_of(None))
 
     def until_stopped(self, sink: S) -> S:
         """The sink of a call that waits: when the server stops first, it is refused."""

@@ -6,8 +6,10 @@ import re
 from typing import Any, Final
 
 from agentreach.v1 import session_pb2, session_pb2_grpc
+from reach.core.placement import shard_of_session
 from reach.rpc.principal import principal_of
 from reach.rpc.services import Services
+from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.session_views import Place, SessionView
 from reach.wire.requests import check_id, invalid, session_name, session_part
 from reach.wire.sessions import session_message
@@ -28,7 +30,9 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
     async def GetSession(self, request: session_pb2.GetSessionRequest, context: Any) -> session_pb2.GetSessionResponse:
         """See the contract."""
         tenant = principal_of(context).tenant
-        view = self._sessions.get(tenant, session_name(request.key))
+        session = session_name(request.key)
+        self._check_here(tenant, session)
+        view = self._sessions.get(tenant, session)
         return session_pb2.GetSessionResponse(session=self._message(tenant, view, full=True))
 
     async def ListSessions(
@@ -55,9 +59,16 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
     ) -> session_pb2.DeleteSessionResponse:
         """See the contract."""
         session = session_name(request.key)
+        self._check_here(principal_of(context).tenant, session)
         self._services.reach.check_store()
         await self._sessions.delete(principal_of(context).tenant, session)
         return session_pb2.DeleteSessionResponse()
+
+    def _check_here(self, tenant: str, session: str) -> None:
+        """Raises Elsewhere for a session whose context another node keeps."""
+        peer = self._services.host.owners.node_of(shard_of_session((tenant, session)))
+        if peer is not None:
+            raise Elsewhere(peer)
 
     def _message(self, tenant: str, view: SessionView, *, full: bool) -> session_pb2.Session:
         message = session_message(view.context, self._services.clock.now_ms(), full=full)

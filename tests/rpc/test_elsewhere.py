@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from agentreach.internal.v1 import peer_pb2, peer_pb2_grpc
 from reach.core.model import PoolKey, TaskState
+from reach.core.placement import shard_of_session
 from tests.rpc.nodes import SECRET, Cluster, agent_of, cluster, owned, serve, spec, until
 from tests.rpc.peers import TIMEOUT, key_of, kind_of, pb, refusal, unique
 
@@ -217,3 +218,96 @@ async def test_CLU_1_a_node_with_another_secret_is_told_apart_from_a_client(tmp_
         call = made.stubs("one").dispatch.Dispatch(pb.DispatchRequest(task=spec("t")), timeout=1.0)
         code, reason, _ = await refusal(call)
         assert (code, reason) in {("UNAVAILABLE", "OWNER_UNAVAILABLE"), ("DEADLINE_EXCEEDED", "")}
+
+
+async def test_CLU_1_agents_of_all_nodes_are_listed_in_pages(nodes):
+    types = [owned(nodes, name) for name in ("one", "two", "three")]
+    tag = unique("tag")
+    names = []
+    for number in range(12):
+        registration = {
+            "agent_id": "listed",
+            "agent_type": types[number % 3],
+            "instance_id": f"{tag}-{number:02}",
+            "boot_id": "b",
+            "tags": [tag],
+        }
+        await nodes.stubs("one").registry.Register(pb.RegisterRequest(registration=registration), timeout=TIMEOUT)
+        names.append(registration["instance_id"])
+    for size in (1, 5, 12, 100):
+        token, seen = "", []
+        while True:
+            request = pb.ListAgentsRequest(filter={"tags": [tag]}, page_size=size, page_token=token)
+            page = await nodes.stubs("two").registry.ListAgents(request, timeout=TIMEOUT)
+            assert len(page.agents) <= size
+            seen += [one.registration.instance_id for one in page.agents]
+            token = page.next_page_token
+            if not token:
+                break
+        assert seen == names
+
+
+async def test_CLU_1_streamed_beats_and_reports_reach_the_owner(nodes):
+    agent_type = owned(nodes, "two")
+    agent = await agent_of(nodes, agent_type, "two")
+    reporter = {"instance_id": agent.instance_id, "boot_id": agent.boot_id}
+    beats = nodes.stubs("one").heartbeat.StreamHeartbeats(timeout=TIMEOUT)
+    known = nodes["two"].host.pool(PoolKey("default", agent_type)).instances[agent.instance_id]
+    before = len(known.beats)
+    await beats.write(pb.StreamHeartbeatsRequest(beats=[reporter, {"instance_id": "nobody", "boot_id": "b"}]))
+    refused = await beats.read()
+    assert [one.instance_id for one in refused.refusals] == ["nobody"]
+    await until(lambda: len(known.beats) > before)
+    await beats.done_writing()
+    task = spec(agent_type)
+    await nodes.stubs("one").dispatch.Dispatch(pb.DispatchRequest(task=task), timeout=TIMEOUT)
+    offer = await agent.next("offers")
+    await agent.accept(offer)
+    report = nodes.stubs("three").result.ReportResultStream(timeout=TIMEOUT)
+    piece = {"payload": {"text": "piece"}, "mode": "DELTA_MODE_APPEND"}
+    key = key_of(offer)
+    await report.write(
+        pb.ReportResultStreamRequest(reporter=reporter, deltas=[{"key": key, "attempt_sequence": 1, "delta": piece}])
+    )
+    await report.write(pb.ReportResultStreamRequest(result={"key": key, "output": {"text": "reported"}}))
+    await report.done_writing()
+    await report
+    request = pb.WaitForResultRequest(task_id=task["task_id"])
+    answer = await nodes.stubs("one").dispatch.WaitForResult(request, timeout=TIMEOUT)
+    assert answer.result.output.text == "reported"
+    await agent.close()
+
+
+async def test_CLU_1_a_dead_letter_is_tried_again_where_its_pool_is(nodes):
+    agent_type = owned(nodes, "one")
+    agent = await agent_of(nodes, agent_type, "one")
+    task = spec(agent_type, retry={"never": True})
+    await nodes.stubs("one").dispatch.Dispatch(pb.DispatchRequest(task=task), timeout=TIMEOUT)
+    offer = await agent.next("offers")
+    await agent.send(results=[{"link": 1, "key": key_of(offer), "error": {"error_class": 3, "message": "no"}}])
+    await agent.next("acknowledgements")
+    nodes.give(agent_type, "two")  # the journal of one has the dead letter, as all would if they shared it
+    request = pb.RequeueDeadLettersRequest(task_ids=[task["task_id"]], request_id="r")
+    answer = await nodes.stubs("one").ops.RequeueDeadLetters(request, timeout=TIMEOUT)
+    assert not answer.refused
+    assert answer.new_task_ids[task["task_id"]] in nodes["two"].tasks()
+    await agent.close()
+
+
+async def test_CLU_1_a_session_is_asked_of_the_node_that_keeps_it(nodes):
+    key = {"app_id": "a", "user_id": unique("u"), "session_id": "s"}
+    name = ("default", f"a:{key['user_id']}:s")
+    for node in nodes.nodes.values():
+        node.owners.give(shard_of_session(name), "three")
+    agent_type = owned(nodes, "three")
+    agent = await agent_of(nodes, agent_type, "three")
+    serving = asyncio.ensure_future(serve(agent))
+    asked = pb.DispatchRequest(task=spec(agent_type, session=key), wait={"seconds": 15})
+    await nodes.stubs("one").dispatch.Dispatch(asked, timeout=TIMEOUT)
+    await serving
+    found = await nodes.stubs("two").session.GetSession(pb.GetSessionRequest(key=key), timeout=TIMEOUT)
+    assert found.session.key.user_id == key["user_id"]
+    await nodes.stubs("one").session.DeleteSession(pb.DeleteSessionRequest(key=key), timeout=TIMEOUT)
+    call = nodes.stubs("two").session.GetSession(pb.GetSessionRequest(key=key), timeout=TIMEOUT)
+    assert (await refusal(call))[1] == "SESSION_NOT_FOUND"
+    await agent.close()
