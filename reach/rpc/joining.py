@@ -38,4 +38,5 @@ def join(
     level_1 = reach.host.level_1
     level_1.rooms = peers.rooms
     owners.watch(lambda _: level_1.moved())
+    peers.start()
     return peers

@@ -97,7 +97,7 @@ class Peers:
         Raises:
             Unreachable: Nobody is there, as far as we know.
         """
-        if peer == NOBODY:
+        if peer == NOBODY or not peer.address:
             raise Unreachable("nobody owns it just now")
         found = self._connections.get(peer)
         if found is None:
@@ -150,9 +150,14 @@ class Peers:
         await tunnel.answered.wait()
         return not tunnel.broken and tunnel.out.queued_bytes <= UNREAD_BYTES
 
-    async def keep_informed(self) -> None:
-        """Has links to all other nodes, and tells those that have one to this node what room there is (CLU-5), until it
-        is cancelled."""
+    def start(self) -> None:
+        """Has links to all other nodes from now on, and tells those that have one to this node what room there is
+        (CLU-5)."""
+        informing = asyncio.create_task(self._keep_informed(), name="keep-informed")
+        self._running.add(informing)
+        informing.add_done_callback(self._running.discard)
+
+    async def _keep_informed(self) -> None:
         while True:
             await asyncio.sleep(TELL_SECONDS)
             try:

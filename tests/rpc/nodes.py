@@ -41,7 +41,6 @@ class Member(Node):
         assert self.reach.abroad is not None
         self._stack.push_async_callback(self.reach.abroad.stop)
         self._stack.push_async_callback(peers.stop)
-        self._own(peers.keep_informed(), "keep-informed")
 
     def tasks(self) -> set[str]:
         """The tasks in its memory."""
