@@ -70,6 +70,10 @@ class Branches:
         self._returned: OrderedDict[int, int] = OrderedDict()
         """How often each item came back, by its hash."""
         self._timers: set[asyncio.TimerHandle] = set()
+        self._gone: set[Peer] = set()
+        """Nodes on which something was lost: nothing more is brought to them before the stream begins anew."""
+        self._awaited: set[int] = set()
+        """Shards of what was lost."""
         self._recovery: asyncio.Task[None] | None = None
         self._closed = False
         peers.branches.add(self)
@@ -80,7 +84,7 @@ class Branches:
         """Brings a frame to its owner. If that cannot be reached, the stream begins anew after a while, and the frame
         is dropped: the peer says it again."""
         peer = where.peer
-        if self._closed or self._recovery is not None:
+        if self._closed or peer in self._gone:
             return
         if where.pool is not None:
             self._shards.setdefault(peer, set()).add(shard_of(where.pool))
@@ -177,17 +181,19 @@ class Branches:
 
     def _lost(self, peer: Peer) -> None:
         """What the stream had on a node is lost."""
+        self._gone.add(peer)
+        self._awaited |= self._shards.pop(peer, set())
         if not self._closed and self._recovery is None:
-            self._recovery = asyncio.create_task(self._recover(self._shards.pop(peer, set())), name="begin-anew")
+            self._recovery = asyncio.create_task(self._recover(), name="begin-anew")
 
-    async def _recover(self, shards: set[int]) -> None:
-        """Waits until those can be reached who answer for these shards now. Streams that begin anew too soon would
-        only come again and again."""
+    async def _recover(self) -> None:
+        """Waits until those can be reached who answer now for what is lost. Streams that begin anew too soon would only
+        come again and again. What others own goes on meanwhile."""
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE_S
         await asyncio.sleep(random.uniform(FIRST_LOOK_S / 2, FIRST_LOOK_S))
         while loop.time() < until:
-            owners = {self._peers.owners.node_of(shard) for shard in shards} - {None}
+            owners = {self._peers.owners.node_of(shard) for shard in self._awaited} - {None}
             answers = [await self._peers.answers(owner) for owner in owners if owner is not None]
             if all(answers):
                 break

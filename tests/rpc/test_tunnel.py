@@ -200,6 +200,9 @@ async def test_CLU_1_agents_at_any_node_serve_their_owner_several_links_several_
         assert deltas(caller, task) == ["a piece"]
     assert [frame.sequence for frame in agent.frames] == list(range(1, len(agent.frames) + 1))
     await agent.send(beats=[{"link": link, "last_frame": agent.frames[-1].sequence} for link in (1, 2, 3)])
+    for name, agent_type in types.items():
+        instance = next(iter(pool_of(nodes, name, agent_type).instances.values()))
+        await until(lambda one=instance: one.frame_marks[1] >= len(tasks) // 3)  # type: ignore[misc]
     await agent.send(goodbyes=[{"link": link} for link in (1, 2, 3)])
     for name, agent_type in types.items():
         pool = pool_of(nodes, name, agent_type)
@@ -293,3 +296,17 @@ async def test_CLU_5_level_1_sends_tasks_to_pools_elsewhere_by_the_room_that_the
     await caller.close()
     for agent in agents.values():
         await agent.close()
+
+
+async def test_CLU_3_what_healthy_nodes_own_goes_on_while_a_stream_waits_for_a_lost_one(nodes):
+    lost, healthy = owned(nodes, "two"), owned(nodes, "three")
+    caller = await caller_at(nodes, "one")
+    await caller.submit(1, "INTEREST_ACCEPTANCE", **spec(lost))
+    await caller.next("acknowledgements")
+    nodes.give(lost, "nobody")
+    await asyncio.sleep(0.2)
+    for at in (2, 3):
+        await caller.submit(at, "INTEREST_ACCEPTANCE", **spec(healthy))
+        assert (await caller.next("acknowledgements")).reference == at
+    nodes.give(lost, "one")
+    assert (await caller.ended())[0].name == "OK"
