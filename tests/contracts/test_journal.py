@@ -742,7 +742,15 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def loads(self):
-        assert self.made.journal.load() == self.model.load()
+        assert self.loaded() == self.model.load()
+
+    def loaded(self):
+        """What is open. Nodes that share a journal count rows in blocks; then the next row is not the model's."""
+        found, wanted = self.made.journal.load(), self.model.load()
+        if self.made.kind != "postgres":
+            return found
+        assert found.next_row > max((one.row for one in self.model.told["tasks"]), default=0)
+        return found._replace(next_row=wanted.next_row)
 
     @rule(data=st.data(), size=st.integers(1, 6))
     def commits(self, data, size):
@@ -856,7 +864,7 @@ class Machine(RuleBasedStateMachine):
             for number in range(12):
                 name = f"id-{number}"
                 assert self.made.journal.find(tenant, name) == self.model.find(tenant, name)
-        assert self.made.journal.load() == self.model.load()
+        assert self.loaded() == self.model.load()
         assert self.made.journal.dead_letters() == self.model.dead_letters()
         lanes: dict[str, list[Any]] = {}
         for one in self.model.facts:
@@ -879,13 +887,15 @@ class Machine(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "sqlite, few hashes"])
-def test_any_sequence_of_batches(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "examples"), [("memory", 60), ("sqlite", 40), ("sqlite, few hashes", 40), ("postgres", 12)]
+)
+def test_any_sequence_of_batches(kind, examples, tmp_path):
     numbers = count()
     run_state_machine_as_test(
         lambda: Machine(kind, tmp_path / str(next(numbers))),  # type: ignore[arg-type]
         settings=settings(
-            max_examples=60 if kind == "memory" else 40,
+            max_examples=examples,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

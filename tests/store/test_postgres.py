@@ -2,6 +2,8 @@
 
 import asyncio
 import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import asynccontextmanager
@@ -53,6 +55,31 @@ def test_M9_a_node_that_stops_after_it_sent_a_commit_holds_up_no_claim(node):
     began = time.monotonic()
     second.claim([1])
     assert time.monotonic() - began < 1.0
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.003, 0.011, 0.05])
+def test_M9_a_process_that_is_stopped_in_the_middle_of_commits_holds_up_no_claim(node, address, delay):
+    second = node()
+    command = [sys.executable, "-m", "tests.store.postgres_child", address, "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline().startswith("kept")
+            time.sleep(delay)
+            child.send_signal(signal.SIGSTOP)
+            began = time.monotonic()
+            second.claim(range(64))
+            assert time.monotonic() - began < 1.0
+            seen = {one.task.row for one in second.load_shards(range(64)).tasks}
+            assert seen
+            child.send_signal(signal.SIGCONT)
+            said, _ = child.communicate(timeout=20)
+        finally:
+            child.kill()
+    assert said.endswith("lost\n")
+    # Whatever it was told to be kept was kept before the claim, and nothing came after it.
+    assert {int(line.split()[1]) + 1 for line in said.splitlines()[:-1]} <= seen
+    assert {one.task.row for one in second.load_shards(range(64)).tasks} == seen
 
 
 def test_M10_a_commit_that_comes_while_a_claim_is_uncommitted_waits_and_writes_nothing(node, address):
