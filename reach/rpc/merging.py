@@ -11,10 +11,15 @@ UNKNOWN_OWNER: Final = "f" * 12
 """In a token, in place of the owner of an instance: behind all that have the same id."""
 
 
-def merged_agents(
-    request: registry_pb2.ListAgentsRequest, parts: list[registry_pb2.ListAgentsResponse]
-) -> registry_pb2.ListAgentsResponse:
+def merged_drains(request: registry_pb2.DrainRequest, answers: list[bytes]) -> registry_pb2.DrainResponse:
+    """All instances that are drained."""
+    parts = map(registry_pb2.DrainResponse.FromString, answers)
+    return registry_pb2.DrainResponse(instance_ids=sorted(one for part in parts for one in part.instance_ids))
+
+
+def merged_agents(request: registry_pb2.ListAgentsRequest, answers: list[bytes]) -> registry_pb2.ListAgentsResponse:
     """A page of agents, by id. Behind the last one of a node that has more, nothing is known yet."""
+    parts = [registry_pb2.ListAgentsResponse.FromString(answer) for answer in answers]
     known_to = min((read_token(part.next_page_token)[0] for part in parts if part.next_page_token), default=None)
     rows = sorted((one for part in parts for one in part.agents), key=lambda one: one.registration.instance_id)
     if known_to is not None:

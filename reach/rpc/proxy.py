@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from agentreach.internal.v1 import peer_pb2
 from reach.core.model import PoolKey
-from reach.errors import Reason, Unavailable
-from reach.rpc.merging import merged_agents
+from reach.errors import InvalidRequest, Reason, Unavailable
+from reach.rpc.merging import merged_agents, merged_drains
 from reach.rpc.peer_messages import Unreachable, identity_of, pool_name, unavailable
 from reach.rpc.peers import Peers
 from reach.rpc.principal import principal_of
@@ -32,10 +32,11 @@ PATIENCE_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 0.5
 
-MERGED: Final[Mapping[str, Callable[[Any, list[Any]], Any]]] = {
-    "/agentreach.v1.RegistryService/ListAgents": merged_agents,
+MERGED: Final[Mapping[str, tuple[Callable[[Any], bool], Callable[[Any, list[bytes]], Any]]]] = {
+    "/agentreach.v1.RegistryService/ListAgents": (lambda request: True, merged_agents),
+    "/agentreach.v1.RegistryService/Drain": (lambda request: not request.instance_id, merged_drains),
 }
-"""Calls that each node answers for its part, and what makes one answer of these."""
+"""Calls that each node answers for its part: whether a request is one, and what makes one answer of several."""
 
 _placed: Final[ContextVar[PoolKey | None]] = ContextVar("reach_placed", default=None)
 placed: Final = _placed.get
@@ -85,8 +86,6 @@ class Proxy:
 
     def unary(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
         """For methods with one request and one response. What changes hands while it waits is asked for again."""
-        if method in MERGED:
-            return self._everywhere(method, behaviour)
 
         async def anywhere(request: Any, context: Any) -> Any:
             turns: _Turns | None = None
@@ -115,24 +114,43 @@ class Proxy:
                 pool = failure.pool if isinstance(failure, Elsewhere) else None
                 await turns.next(failure)
 
-        return anywhere
+        return self._everywhere(method, behaviour, anywhere) if method in MERGED else anywhere
 
-    def _everywhere(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
-        """For lists of what each node has its part of. A part that is missing is told, not left out."""
+    def _everywhere(
+        self, method: str, behaviour: Callable[..., Any], anywhere: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """For what each node has its part of. A part that is missing is told, not left out."""
+        applies, merge = MERGED[method]
 
-        async def ask(peer: Peer, request: Any, context: Any, kind: Any) -> Any:
+        async def here(request: Any, context: Any) -> bytes:
+            answer: bytes = (await behaviour(request, context)).SerializeToString()
+            return answer
+
+        async def there(peer: Peer, request: Any, context: Any) -> bytes:
             try:
                 async with aclosing(self._ask(method, request, context, Elsewhere(peer))) as answers:
                     async for answer in answers:
-                        return kind.FromString(answer)
+                        return answer
             except (Elsewhere, Unreachable) as failure:
                 raise unavailable(str(failure)) from None
+            raise unavailable("there was no answer")
 
         async def everywhere(request: Any, context: Any) -> Any:
-            own = await behaviour(request, context)
-            peers = self._peers.owners.others()
-            parts = await asyncio.gather(*(ask(peer, request, context, type(own)) for peer in peers))
-            return MERGED[method](request, [own, *(part for part in parts if part is not None)])
+            if not applies(request):
+                return await anywhere(request, context)
+            asked = [here(request, context)]
+            asked += [there(peer, request, context) for peer in self._peers.owners.others()]
+            parts, lacking = [], None
+            for part in await asyncio.gather(*asked, return_exceptions=True):
+                if isinstance(part, InvalidRequest) and part.reason is Reason.AGENT_NOT_FOUND:
+                    lacking = part
+                elif isinstance(part, BaseException):
+                    raise part
+                else:
+                    parts.append(part)
+            if lacking is not None and not parts:
+                raise lacking
+            return merge(request, parts)
 
         return everywhere
 

@@ -311,3 +311,22 @@ async def test_CLU_1_a_session_is_asked_of_the_node_that_keeps_it(nodes):
     call = nodes.stubs("two").session.GetSession(pb.GetSessionRequest(key=key), timeout=TIMEOUT)
     assert (await refusal(call))[1] == "SESSION_NOT_FOUND"
     await agent.close()
+
+
+async def test_CLU_1_all_instances_of_an_agent_are_drained_wherever_they_are(nodes):
+    agent_id, names = unique("drained"), []
+    for name in ("one", "two"):
+        names.append(unique(agent_id))
+        registration = {
+            "agent_id": agent_id,
+            "agent_type": owned(nodes, name),
+            "instance_id": names[-1],
+            "boot_id": "b",
+        }
+        await nodes.stubs("three").registry.Register(pb.RegisterRequest(registration=registration), timeout=TIMEOUT)
+    answer = await nodes.stubs("three").registry.Drain(pb.DrainRequest(agent_id=agent_id), timeout=TIMEOUT)
+    assert answer.instance_ids == sorted(names)
+    call = nodes.stubs("three").registry.Drain(pb.DrainRequest(agent_id="nobody"), timeout=TIMEOUT)
+    assert (await refusal(call))[1] == "AGENT_NOT_FOUND"
+    one = await nodes.stubs("three").registry.Drain(pb.DrainRequest(instance_id=names[1], undo=True), timeout=TIMEOUT)
+    assert one.instance_ids == names[1:]
