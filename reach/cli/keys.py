@@ -136,7 +136,7 @@ def _store(place: Place, *, make: bool = False) -> Iterator[KeyStore]:
             raise click.UsageError("--journal and --data name two places for keys: give one")
         if not journal.startswith(("postgres://", "postgresql://")):
             raise click.UsageError("--journal must be postgres://USER@HOST:PORT/DATABASE")
-    opened, where = _of_database(journal) if journal is not None else _of_folder(data, file, make=make)
+    opened, where = _of_database(journal) if journal is not None else _of_config(data, file, make=make)
     with closing(opened) as store:
         yield store
     if make:
@@ -149,13 +149,17 @@ def _of_database(address: str) -> tuple[KeyStore, str]:
     return PostgresKeyStore(address), "the database; each server with --auth keys and this database"
 
 
-def _of_folder(data: str | None, file: str | None, *, make: bool) -> tuple[KeyStore, str]:
+def _of_config(data: str | None, file: str | None, *, make: bool) -> tuple[KeyStore, str]:
     from reach.config import ConfigError, load
     from reach.errors import InvalidRequest
     from reach.store.keys import FILE_NAME, SqliteKeyStore
 
     # Whether keys are asked for at all does not matter here; a memory server keeps them in the folder too.
+    kind = "sqlite" if data is not None else None
     try:
+        config = load(file, os.environ, {"storage.path": data, "storage.type": kind})
+        if config.storage.type == "postgres":
+            return _of_database(config.storage.url)
         config = load(file, os.environ, {"storage.path": data, "storage.type": "sqlite"})
     except ConfigError as error:
         raise click.ClickException(error.message) from error

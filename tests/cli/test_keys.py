@@ -67,6 +67,13 @@ def test_mistakes(reach: Command, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_the_database_of_the_servers_configuration(reach: Command, tmp_path: Path) -> None:
+    address = postgres.server().database()
+    (tmp_path / "reach.yaml").write_text(f"storage:\n  type: postgres\n  url: {address}\n")
+    reach("keys", "create", "--app", "a", "--scope", "agent", "--config", str(tmp_path / "reach.yaml"))
+    assert len(reach("keys", "list", "--journal", address, "--json").data["keys"]) == 1
+
+
 def test_mistakes_with_a_database(reach: Command) -> None:
     ran = reach("keys", "list", "--journal", "/var/lib/agentreach")
     assert ran.code == Exit.WRONG_REQUEST
