@@ -57,6 +57,8 @@ class Cluster:
     def __init__(self) -> None:
         self.nodes: dict[str, Member] = {}
         self.addresses: dict[str, Peer] = {}
+        self.used: set[int] = set()
+        """Shards that tests have given to somebody."""
 
     def __getitem__(self, name: str) -> Member:
         return self.nodes[name]
@@ -119,7 +121,10 @@ async def cluster(folder: Path, *names: str, secrets: dict[str, bytes] | None = 
 
 def owned(nodes: Cluster, name: str) -> str:
     """A type of agents whose pool a node owns."""
-    agent_type = unique("type")
+    while shard_of(PoolKey("default", agent_type := unique("type"))) in nodes.used:
+        pass  # two types of one shard have one owner
+    nodes.used.add(shard_of(PoolKey("default", agent_type)))
+    assert len(nodes.used) < SHARDS
     nodes.give(agent_type, name)
     return agent_type
 
