@@ -216,6 +216,7 @@ class LinkEnd:
         self.out.put(peer_pb2.LinkResponse(ends=[end]).SerializeToString())
 
     def _close_all(self) -> None:
+        """The other node has gone, and nothing is known of its agents: they are expected to come back, at any node."""
         channels, self._channels = self._channels, {}
         for channel in channels.values():
-            channel.close()
+            channel.close(ours=True)
