@@ -278,7 +278,7 @@ class Node:
         self._stack.push_async_callback(asyncio.to_thread, journal.close)
         keys = open_keys(self.config)
         if keys is not None:
-            self._stack.callback(keys.close)
+            self._stack.push_async_callback(asyncio.to_thread, keys.close)
         return journal, keys
 
     def _dialler(self) -> Dialler:

@@ -38,5 +38,11 @@ def _journal(config: Config) -> Journal:
 
 
 def open_keys(config: Config) -> KeyStore | None:
-    """The API keys, where callers need one. Blocks."""
-    return SqliteKeyStore(Path(config.storage.path)) if config.server.auth == "keys" else None
+    """The API keys, where callers need one: beside the journal. Blocks."""
+    if config.server.auth != "keys":
+        return None
+    if config.storage.type == "postgres":
+        from reach.store.postgres_keys import PostgresKeyStore
+
+        return PostgresKeyStore(config.storage.url)
+    return SqliteKeyStore(Path(config.storage.path))
