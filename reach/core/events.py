@@ -156,14 +156,15 @@ class Joined:
 
 
 class LinkEnded:
-    """The link of an instance is gone. `ours`: we closed it (drain, max age), so its work waits for it.
+    """The link of an instance is gone. `ours`: we closed it (drain, max age), so its work waits for it; `unheard`: for
+    longer, as the node it came by is gone. A dialled one (`link` None) that refuses connections is lost, too."""
 
-    A dialled instance without a link (`link` None) that refuses connections is lost in the same way.
-    """
+    __slots__ = ("instance", "link", "ours", "unheard", "why")
 
-    __slots__ = ("instance", "link", "ours", "why")
-
-    def __init__(self, instance: Instance, link: Any, ours: bool, why: str = "its stream ended") -> None:
+    def __init__(
+        self, instance: Instance, link: Any, ours: bool, why: str = "its stream ended", unheard: bool = False
+    ) -> None:
+        self.unheard = unheard
         self.instance = instance
         self.link = link
         self.ours = ours

@@ -227,7 +227,7 @@ class Fleet:
         excused = turn.now_ms < self.pool.excused_until_ms
         if event.ours or excused:
             for task in (*instance.running.values(), *self.pool.questions.of(instance)):
-                wait = RETURN_MS if excused or task.effect_granted == task.attempt else REATTACH_MS
+                wait = RETURN_MS if excused or event.unheard or task.effect_granted == task.attempt else REATTACH_MS
                 task.lease_until_ms = turn.now_ms + wait
                 self.pool.deadlines.arm(task, turn)
         else:

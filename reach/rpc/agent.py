@@ -54,6 +54,8 @@ class AttachStream:
         """Links that are other nodes'; made when there is one."""
         self.ours = False
         """The end of this stream is our doing: work waits for the agents to come back."""
+        self.unheard = False
+        """They cannot have heard that: the node that they came by is gone."""
 
     # -- up -----------------------------------------------------------------------------------------------------------
 
@@ -245,13 +247,13 @@ class AttachStream:
             if link.pinger is not None:
                 self._pings.forget(link.pinger)
             if link.pool is not None and link.instance is not None:
-                self._reach.post(link.pool, ev.LinkEnded(link.instance, link, self.ours))
+                self._reach.post(link.pool, ev.LinkEnded(link.instance, link, self.ours, unheard=self.unheard))
             elif link.pool is not None:
                 link.early = [lambda link=link: self._ended_early(link)]  # type: ignore[misc]
 
     def _ended_early(self, link: AttachLink) -> None:
         if link.pool is not None and link.instance is not None:
-            self._reach.post(link.pool, ev.LinkEnded(link.instance, link, self.ours))
+            self._reach.post(link.pool, ev.LinkEnded(link.instance, link, self.ours, unheard=self.unheard))
 
     # -- down ---------------------------------------------------------------------------------------------------------
 

@@ -79,11 +79,12 @@ class _Channel:
         if self._caller is not None:
             await self._caller.settle()
 
-    def close(self, *, gone: bool = False, ours: bool = False) -> None:
-        """The stream has ended. `gone`: the caller or agent is, as far as its node knows; `ours`: by what nodes do."""
+    def close(self, *, gone: bool = False, ours: bool = False, unheard: bool = False) -> None:
+        """The stream has ended. `gone`: the caller or agent is, as far as its node knows; `ours`: by what nodes do,
+        which an agent does not know if it is `unheard`."""
         self._let_go()
         if self._agent is not None:
-            self._agent.ours = self._agent.ours or ours
+            self._agent.ours, self._agent.unheard = self._agent.ours or ours, unheard
         elif self._caller is not None and not gone:
             self._caller.keep()
         self._close()
@@ -219,4 +220,4 @@ class LinkEnd:
         """The other node has gone, and nothing is known of its agents: they are expected to come back, at any node."""
         channels, self._channels = self._channels, {}
         for channel in channels.values():
-            channel.close(ours=True)
+            channel.close(ours=True, unheard=True)

@@ -190,8 +190,8 @@ class Shell:
         self.step(self.joined(name, boot, **parts))
         return self.pool.instances[name]
 
-    def lose(self, instance: Instance, ours: bool = False) -> list[Any]:
-        return self.step(ev.LinkEnded(instance, instance.link, ours))
+    def lose(self, instance: Instance, ours: bool = False, unheard: bool = False) -> list[Any]:
+        return self.step(ev.LinkEnded(instance, instance.link, ours, unheard=unheard))
 
     # -- tasks --------------------------------------------------------------------------------------------------------
 

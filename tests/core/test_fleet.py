@@ -6,7 +6,7 @@ from reach.core import events as ev
 from reach.core.delivery import LOST_MOVES
 from reach.core.effects import CloseLink, Done, DrainLink, Noted, Offer, Refused, StopAttempt, Welcome
 from reach.core.fleet import STALE_BOOTS
-from reach.core.leases import REATTACH_MS
+from reach.core.leases import REATTACH_MS, RETURN_MS
 from reach.core.model import Availability, Condition, Health, Requirement, TaskState
 from reach.core.stream import Kind
 from reach.errors import Reason
@@ -161,6 +161,15 @@ def test_a_link_that_we_closed_is_waited_for():
     assert only(sends, Welcome).unknown == []
     shell.advance(REATTACH_MS * 2)
     assert (task.attempt, task.state) == (1, TaskState.RUNNING)
+
+
+def test_CLU_3_who_came_by_a_node_that_is_gone_has_longer_to_come_back():
+    shell, task, one = running("one", "two")
+    shell.lose(one, ours=True, unheard=True)
+    shell.advance(RETURN_MS - 20)
+    assert (task.attempt, task.instance) == (1, one)
+    shell.advance(40)
+    assert (task.attempt, task.instance_id) == (2, "two")
 
 
 def test_and_if_it_does_not_come_its_work_moves():
