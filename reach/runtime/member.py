@@ -56,8 +56,8 @@ class Member:
         self._info = info
         self._owners: list[Peer | None] = [NOBODY] * SHARDS
         self._watchers: list[Moved] = []
-        self._published: dict[AgentKey, tuple[bytes, str]] = {}
-        """Registration and boot of the agents of this node's pools, as all know them."""
+        self._records: dict[AgentKey, tuple[bytes, str, bytes]] = {}
+        """Registration and boot of the agents of this node's pools, and what all are to know of them."""
         self._held_since: float | None = None
         host.owners = self
         claims.on_change = self._look
@@ -175,18 +175,22 @@ class Member:
         return shard_of(PoolKey(key.tenant, read(self._cluster.registry.agents()[key]).agent_type))
 
     async def _publish(self) -> None:
-        """What differs from what all know."""
-        here = self._here()
-        changes = []
+        """What differs from what all know, whoever said that: a write that was held up on its way may land after a
+        newer one."""
+        here, known, changes = self._here(), self._cluster.registry.agents(), []
+        records = self._records
         for key, one in here.items():
-            if self._published.get(key) != (one.registration, one.boot_id):
-                changes.append(AgentChange(key, written(one)))
-        known = self._cluster.registry.agents()
+            record = records.get(key)
+            if record is None or record[:2] != (one.registration, one.boot_id):
+                record = records[key] = one.registration, one.boot_id, written(one)
+            if known.get(key) != record[2]:
+                changes.append(AgentChange(key, record[2]))
         gone = (key for key in known if key not in here and self._owners[self._shard_of(key)] is None)
         changes.extend(AgentChange(key, None) for key in gone)
         if changes:
             await self._cluster.registry.publish(changes)
-        self._published = {key: (one.registration, one.boot_id) for key, one in here.items()}
+        for key in records.keys() - here.keys():
+            del records[key]
 
     def _here(self) -> dict[AgentKey, Instance]:
         return {

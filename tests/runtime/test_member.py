@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import msgspec
 import pytest
 
 from agentreach.v1 import agent_pb2
-from reach.cluster.base import NodeInfo
+from reach.cluster.base import AgentChange, AgentKey, NodeInfo
 from reach.cluster.leader import Leader
 from reach.cluster.single import Memory, SingleCluster
 from reach.core import events as ev
@@ -16,7 +17,7 @@ from reach.core.model import PoolKey
 from reach.core.placement import SHARDS, shard_of
 from reach.core.resolving import Selector
 from reach.core.stream import Interest
-from reach.runtime.member import Member
+from reach.runtime.member import Member, Record, read
 from reach.runtime.ownership import NOBODY
 from reach.store.memory_shared import MemoryShared
 from reach.wire.agents import read_registration
@@ -165,6 +166,9 @@ async def test_REG_8_all_know_the_agents_of_all(nodes: Nodes) -> None:
     revision = nodes.memory.revision
     await asyncio.sleep(0.6)
     assert nodes.memory.revision == revision, "what does not change is not written"
+    late = msgspec.msgpack.encode(Record("worker", "before", b""))  # a write that was held up on its way
+    await others[0].cluster.registry.publish([AgentChange(AgentKey(TENANT, "w1"), late)])
+    await nodes.until(lambda: read(nodes.memory.agents[AgentKey(TENANT, "w1")]).boot_id == "boot")
     owner.kill()
     del nodes.all[owner.name]
     nodes.memory.expire(owner.name, owner.info.boot)
