@@ -1,10 +1,12 @@
 """What a node has beyond one that is alone, where nodes share a journal: built, started and stopped here.
 
-membership = Membership(config, host, journal, node_id)     # before anything is restored
-membership.join(services, interceptor, stack)               # before it serves
-await membership.start(address)                             # once it serves: joins, claims, leads if it is to
-await membership.leave()                                    # hands over what it owns
-await membership.stop()
+    membership = Membership(config, host, journal, node_id)     # before anything is restored
+    membership.join(services, interceptor, stack)               # before it serves
+    await membership.start(address)                             # once it serves: joins, claims, leads if it is to
+    await membership.leave()                                    # hands over what it owns
+    await membership.stop()
+
+A node that has the journal to itself, with no etcd, is a cluster of one.
 """
 
 from __future__ import annotations
@@ -46,8 +48,6 @@ class Membership:
 
     def __init__(self, config: Config, host: Host, journal: SharedJournal, node_id: str, boot: str) -> None:
         self._config = config
-        self._boot = boot
-        self._node_id = node_id
         self.cluster = _cluster(config)
         self.claims = Claims(host, journal)
         info = NodeInfo(node_id, boot, "", config.cluster.weight if config.cluster.endpoints else 1, VERSION)

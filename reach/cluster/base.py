@@ -10,8 +10,7 @@
 Rules of every implementation:
 
 * **Reads are from a cached whole** and never wait; a cache follows the changes and is compared with the truth every
-  minute. After a failure of the
-  service the last known state stays readable: without it nothing moves and all goes on.
+  minute. After a failure of the service the last known state stays readable: without it nothing moves and all goes on.
 * **Listeners** are plain functions, called on the loop after the cache changed. They must not raise and must not wait.
 * **Writes** either are done when they return, or raise: `ClusterUnavailable` says whether the write may still have
   happened. Each can be repeated.

@@ -7,8 +7,7 @@
     documents/NAME            routes, policies, vocabulary; no lease
 
 Written when nodes or agents come, change or go. Every write of the leader carries two conditions: its candidacy is
-still there, and no
-candidacy is older. So a leader that was cut off or paused is refused, whatever it believes.
+still there, and no candidacy is older. So a leader that was cut off or paused is refused, whatever it believes.
 """
 
 from __future__ import annotations

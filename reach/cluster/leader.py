@@ -1,8 +1,8 @@
 """The leader's loop: it watches the members and writes the wish, and does nothing else (CLU-1).
 
 Every node runs one `Leader`; only the one whose election says so acts. Losses are answered at once, arrivals after a
-moment in
-which no other node came (`settle_ms`), so that nodes that start together, or a rolling restart, move each shard once.
+moment in which no other node came (`settle_ms`), so that nodes that start together, or a rolling restart, move each
+shard once.
 """
 
 from __future__ import annotations

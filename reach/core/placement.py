@@ -35,9 +35,9 @@ def place(weights: Mapping[str, int], current: Sequence[str] = ()) -> tuple[str,
 
     Capped highest random weight, incremental. Each node gets SHARDS × weight / total, rounded down or up. A node keeps
     what it has up to that, giving up first what it has the lowest score for; what is free goes to the node with the
-    highest
-    score among those with room. So a node that joins equals moves ⌊64 / N⌋ shards, one that leaves only its own, and
-    nothing moves when nothing changed. Weight 0 or less owns nothing. Equal arguments, equal answer, on every machine.
+    highest score among those with room. So a node that joins equals moves ⌊64 / N⌋ shards, one that leaves only its
+    own, and nothing moves when nothing changed. Weight 0 or less owns nothing. Equal arguments, equal answer, on every
+    machine.
     """
     allowed = {node: weight for node, weight in weights.items() if weight > 0}
     held = {node: [shard for shard in range(min(SHARDS, len(current))) if current[shard] == node] for node in allowed}

@@ -30,8 +30,7 @@ RETURNED: Final = 10_000
 PATIENCE_S: Final = 5.0
 """How long a stream waits for somebody who answers for what it had, before it begins anew all the same."""
 LOOK_S: Final = 0.1
-
-FIRST_LOOK_S: Final = 0.1
+"""How often it looks; the first time a little sooner, by chance, so that not all streams begin anew in one moment."""
 
 Again = Callable[[bytes, PoolKey | None, bool], None]
 
@@ -191,7 +190,7 @@ class Branches:
         come again and again. What others own goes on meanwhile."""
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE_S
-        await asyncio.sleep(random.uniform(FIRST_LOOK_S / 2, FIRST_LOOK_S))
+        await asyncio.sleep(random.uniform(LOOK_S / 2, LOOK_S))
         while loop.time() < until:
             owners = {self._peers.owners.node_of(shard) for shard in self._awaited} - {None}
             answers = [await self._peers.answers(owner) for owner in owners if owner is not None]

@@ -55,6 +55,9 @@ class Claims:
         """What is served."""
         self.on_change: Callable[[], None] = lambda: None
         """Hears when that has changed."""
+        self.may_claim: Callable[[], bool] = lambda: True
+        """Whether the wish can be trusted. Who does not surely belong to the cluster keeps what it has, and would only
+        take away, time and again, what others were given meanwhile."""
         host.by_shard = True
         host.committer.doubt = self.is_in_doubt
         host.committer.on_lost = self._lost
@@ -93,11 +96,6 @@ class Claims:
             except TimeoutError:
                 pass
 
-    async def give_up(self) -> None:
-        """Gives everything up, for the node stops. What was decided is written before."""
-        self._wished = frozenset()
-        await self._leave(self.owned)
-
     async def _confirm(self) -> None:
         asked_ms = self._clock.now_ms()
         held = await self._tending.do(self._journal.confirm)
@@ -112,7 +110,7 @@ class Claims:
             return
         if too_many := self.owned - wished:
             await self._leave(too_many)
-        if missing := wished - self.owned:
+        if (missing := wished - self.owned) and self.may_claim():
             await self._claim(missing)
         if self.owned == self._wished:
             self._settled.set()

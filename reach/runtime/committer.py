@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TypeVar
 
 from reach.core.effects import Turn
 from reach.core.rows import Writes, without, without_shards
@@ -23,8 +22,6 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
 LOG_EVERY_SECONDS = 10.0
-
-T = TypeVar("T")
 
 Committed = Callable[[int, float], None]
 """Hears of each commit: its rows, and how long it took in ms."""
@@ -78,7 +75,8 @@ class Committer:
         self.doubt: Callable[[], bool] = certain
         """Whether this node may have lost what it owns, and does not know: then nothing is sent (CLU-2)."""
         self._doubtful: list[tuple[Turn, list[int]]] = []
-        """What is to be sent once there is no doubt."""
+        """What is to be sent once there is no doubt. Bound: nothing new is taken meanwhile, and who has been sent no
+        credit says nothing more."""
         self._writer = writer if writer is not None else ThreadWriter()
 
     def submit(self, turn: Turn) -> None:
@@ -156,13 +154,8 @@ class Committer:
         if self._open_writes is not None:
             self._open_writes = without_shards(self._open_writes, shards)
 
-    def ask(self, work: Callable[[], T], then: Callable[[T], None]) -> None:
-        """Has the writer do something with the journal between commits, such as a claim; `then` hears of it in the
-        writer's thread."""
-        self._writer.put(work, then)
-
     def tend(self, work: Callable[[], object]) -> None:
-        """Has the writer do something with the journal between commits, such as a purge."""
+        """Has the writer do something with the journal between commits, such as a purge or a claim."""
         self._writer.put(partial(self._tend, work))
 
     def _tend(self, work: Callable[[], object]) -> None:

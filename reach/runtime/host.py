@@ -188,9 +188,8 @@ class Host(Pools):
 
     def _wake(self) -> None:
         self._timer = None
-        if (
-            self.committer.held is not None or self.committer.doubt()
-        ):  # timers stand still while the store cannot keep what they decide
+        # Timers stand still while the store cannot keep what they decide, and while another node may decide it.
+        if self.committer.held is not None or self.committer.doubt():
             self._timer_ms = self.clock.now_ms() + 500
             self._timer = self._loop.call_later(0.5, self._wake)
             return

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from reach.cluster.base import AgentChange, AgentKey, Cluster, ClusterError, NodeInfo
+from reach.cluster.base import AgentChange, AgentKey, Cluster, ClusterError, NodeInfo, Standing
 from reach.core.model import Instance, PoolKey
 from reach.core.placement import SHARDS, shard_of
 from reach.runtime.claims import Claims
@@ -59,8 +59,10 @@ class Member:
         self._records: dict[AgentKey, tuple[bytes, str, bytes]] = {}
         """Registration and boot of the agents of this node's pools, and what all are to know of them."""
         self._held_since: float | None = None
+        self._standing = Standing.OUT
         host.owners = self
         claims.on_change = self._look
+        claims.may_claim = lambda: cluster.membership.standing is Standing.MEMBER
 
     def reached_at(self, address: str) -> None:
         """Where other nodes reach this one. Before it runs."""
@@ -84,6 +86,7 @@ class Member:
     def _look(self) -> None:
         """Something may have moved."""
         wish, nodes = self._cluster.placement.wish().nodes, self._cluster.membership.nodes()
+        self._tell_of_standing()
         if wish:
             self._claims.wish(self._cluster.placement.wish().shards_of(self._info.node_id))
         before, owned = self._owners, self._claims.owned
@@ -97,6 +100,13 @@ class Member:
         for shard in changed:
             for moved in self._watchers:
                 moved(shard)
+
+    def _tell_of_standing(self) -> None:
+        standing = self._cluster.membership.standing
+        if standing is Standing.REPLACED and standing is not self._standing:
+            log.critical("another process has joined as this node, and gets what it owned: give each a name of its own"
+                         " (--node-id), and start this one anew", extra={"node": self._info.node_id})  # fmt: skip
+        self._standing = standing
 
     # -- life ---------------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ def take(host: Host, shards: Collection[int], loaded: Loaded, turns: Sequence[En
         loaded: What the journal holds of them, loaded after the claim. Its tasks are taken out.
         turns: Of their sessions, what the contexts lack.
     """
-    ours = [row for row in loaded.agents if shard_of_agent(row.tenant, row.agent_type) in shards]
+    ours = [row for row in loaded.agents if shard_of(PoolKey(row.tenant, row.agent_type)) in shards]
     turn = Turn(host.clock.now_ms(), host.clock.wall_ms())
     count = bring(host, loaded._replace(agents=ours), turns, turn)
     host.committer.submit(turn)
@@ -75,8 +75,3 @@ def _leave_pool(host: Host, pool: Pool) -> None:
             instance.link.reopen()
     pool.instances.clear()
     host.forget(pool)
-
-
-def shard_of_agent(tenant: str, agent_type: str) -> int:
-    """The shard of the pool of an instance."""
-    return shard_of(PoolKey(tenant, agent_type))

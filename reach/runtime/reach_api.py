@@ -100,7 +100,10 @@ class Reach:
         return self.host.home(key)
 
     def check_store(self, volatile: bool = False) -> None:
-        """Whether the store can keep anything now. Raises ReachError."""
+        """Whether the store can keep anything now, and this node knows what it owns. Raises ReachError."""
+        if self.host.committer.doubt():
+            message = "this node cannot confirm what it owns: the store cannot be reached from here"
+            raise Unavailable(message, Reason.STORE_UNAVAILABLE, retry_after_ms=2_000)
         held = self.host.committer.held
         if held is None or volatile:
             return

@@ -3,8 +3,9 @@
 A turn comes out of the outbox: the fact that a task of a session ended is committed with its outcome, and is applied to
 the session's home before anybody hears of that outcome, so a caller that goes on finds its turn in the context. What
 changed is written a moment later, together with the end of the fact: nobody waits for that commit, and a crash in
-between finds the fact again. One node holds all homes; in a cluster a pool asks the home of another node for the
-context when it takes the task, and the fact goes there by the peers.
+between finds the fact again. One node holds all homes. In a cluster a home may be another node's: then what is known
+of the session is in the memory of this one, and its facts stay in the journal, out of which whoever owns the pool next
+makes it again. That they go to their home by the peers is still to be built.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Sessions:
             self.home((row.tenant, row.session)).restore(row, clock.now_ms(), clock.wall_ms())
         for fact, stored in turns:
             self._apply(self._host.past.task_of(stored))
-            self._forget(fact)
+            self._forget((fact.tenant, fact.lane), fact)
 
     def leave(self, shards: Collection[int]) -> None:
         """These shards are another node's: what is known of their sessions is there."""
@@ -163,7 +164,8 @@ class Sessions:
         its fact is done, whether or not the outbox has room to hand it over."""
         self._apply(task)
         if not task.volatile:
-            self._forget(OutboxDone(task.pool.shard, TURN, task.session, str(task.row)))
+            done = OutboxDone(task.pool.shard, TURN, task.session, str(task.row))
+            self._forget((task.tenant, task.session), done)
 
     def take(self, fact: OutboxRow) -> None:
         """The fact that a task of a session has ended (`outbox.Receiver`). Mostly its turn is there already."""
@@ -172,7 +174,7 @@ class Sessions:
         if behind is not None:
             behind.append(fact)
         elif self.home(name).has(name, fact.task_id):
-            self._forget(fact)
+            self._forget(name, fact)
         else:
             self._behind[name] = deque((fact,))
             self._read_next(name)
@@ -192,7 +194,7 @@ class Sessions:
         self._behind[name].popleft()
         if found is not None and found.outcome is not None and found.task.row == fact.row:
             self._apply(self._host.past.task_of(found))
-        self._forget(fact)  # also if its task was purged: there is nothing to tell any more
+        self._forget(name, fact)  # also if its task was purged: there is nothing to tell any more
         self._read_next(name)
 
     def _apply(self, task: Task) -> None:
@@ -210,7 +212,13 @@ class Sessions:
         if home.is_dirty:
             self._flush_soon()
 
-    def _forget(self, fact: OutboxRow | OutboxDone) -> None:
+    def _is_ours(self, shard: int) -> bool:
+        return self._host.owners.node_of(shard) is None
+
+    def _forget(self, name: SessionName, fact: OutboxRow | OutboxDone) -> None:
+        """The turn is part of its session; if that is kept here, the fact has done its work."""
+        if not self._is_ours(shard_of_session(name)):
+            return
         self._done[fact.shard, fact.key] = OutboxDone(fact.shard, fact.kind, fact.lane, fact.key)
         self._flush_soon()
 
@@ -261,7 +269,8 @@ class Sessions:
         turn, now_ms, wall_ms = Turn(0, 0), clock.now_ms(), clock.wall_ms()
         for home in self._homes:
             if home.is_dirty:
-                turn.writes.contexts += home.rows(now_ms, wall_ms)
+                rows = home.rows(now_ms, wall_ms)
+                turn.writes.contexts += rows if self._is_ours(home.shard) else []
         self._flushed_bytes = sum(context.size for context in turn.writes.contexts)
         turn.writes.outbox_done, self._done = [*self._done.values()], {}
         if turn.writes:

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
 
 from reach.core.decision_record import Record
 from reach.core.rows import Writes, shards_of, without_shards
 from reach.store.base import Loaded, StoredFact, StoredTask, StoreUnavailable, TaskQuery
+from reach.store.holding import BLOCK_BITS, Holding
 from reach.store.memory import MemoryJournal
-
-BLOCK_BITS: Final = 40
-"""Row numbers that a node takes when it starts: 10^12; 8 million starts fit into 63 bits."""
-
-
-def taken_out(shards: set[int]) -> frozenset[int]:
-    """Empties a set to which another thread may add: what it adds meanwhile is in the answer or stays in the set."""
-    found = []
-    while shards:
-        found.append(shards.pop())
-    return frozenset(found)
 
 
 class MemoryShared:
@@ -36,7 +25,7 @@ class MemoryShared:
         return 1 + ((self._blocks - 1) << BLOCK_BITS)
 
 
-class MemoryNode:
+class MemoryNode(Holding):
     """One node's view of a `MemoryShared`. See `base.SharedJournal` for what the methods promise.
 
     Args:
@@ -44,10 +33,9 @@ class MemoryNode:
     """
 
     def __init__(self, shared: MemoryShared) -> None:
+        super().__init__()
         self._shared = shared
         self._store = shared.journal
-        self._mine: dict[int, int] = {}
-        self._lost: set[int] = set()
         self._first_row = 0
         self._used = 0
         self._closed = False
@@ -63,16 +51,14 @@ class MemoryNode:
     def close(self) -> None:
         """See `Journal.close`. The store is there for the other nodes."""
         self._closed = True
-        self._mine = {}
-        self._lost.clear()
+        self._forget_all()
 
     def claim(self, shards: Collection[int]) -> dict[int, int]:
         """See `SharedJournal.claim`."""
         self._reach()
         claimed = {shard: self._shared.epochs.get(shard, 0) + 1 for shard in sorted(shards)}
         self._shared.epochs.update(claimed)
-        self._mine = self._mine | claimed
-        self._lost.difference_update(claimed)
+        self._won(claimed)
         return claimed
 
     def confirm(self) -> frozenset[int]:
@@ -81,26 +67,11 @@ class MemoryNode:
         self._look(self._mine)
         return frozenset(self._mine)
 
-    def give_up(self, shards: Collection[int]) -> None:
-        """See `SharedJournal.give_up`."""
-        self._mine = {shard: epoch for shard, epoch in self._mine.items() if shard not in shards}
-        self._lost.difference_update(shards)
-
-    def epochs(self) -> dict[int, int]:
-        """See `SharedJournal.epochs`."""
-        return dict(self._mine)
-
-    def lost(self) -> frozenset[int]:
-        """See `SharedJournal.lost`."""
-        return taken_out(self._lost)
-
     def _look(self, shards: Collection[int]) -> set[int]:
         """Those of the shards that are not ours."""
         epochs = self._shared.epochs
         fenced = {shard for shard in shards if self._mine.get(shard, 0) != epochs.get(shard, -1)}
-        if fenced:
-            self._mine = {shard: epoch for shard, epoch in self._mine.items() if shard not in fenced}
-            self._lost.update(fenced)
+        self._lose(fenced)
         return fenced
 
     def commit(self, writes: Writes) -> list[int]:

@@ -20,7 +20,7 @@ from reach.store import postgres_read as read
 from reach.store import postgres_sql as sql
 from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreUnavailable, TaskQuery
 from reach.store.batch import storable
-from reach.store.memory_shared import BLOCK_BITS, taken_out
+from reach.store.holding import BLOCK_BITS, Holding
 from reach.store.postgres_link import Connection, Link
 from reach.store.postgres_schema import LOAD_SECONDS, migrate
 
@@ -33,18 +33,16 @@ TRIES: Final = 4
 T = TypeVar("T")
 
 
-class PostgresJournal:
+class PostgresJournal(Holding):
     """A node's view of the journal at `address` (postgres://user:password@host:port/database)."""
 
     def __init__(self, address: str) -> None:
+        super().__init__()
         self._writer = Link(address)
         self._all = [Link(address) for _ in range(READERS)]
         self._readers: LifoQueue[Link] = LifoQueue()
         for link in self._all:
             self._readers.put(link)
-        self._mine: dict[int, int] = {}
-        """Replaced whole, never changed."""
-        self._lost: set[int] = set()
         self._first_row = 0
         self._used = 0
         self._broken: StoreBroken | None = None
@@ -53,7 +51,8 @@ class PostgresJournal:
         """See `Journal.open`. There is no lock to take: epochs say who owns what."""
         for link in (self._writer, *self._all):
             link.reopen()
-        self._mine, self._used, self._broken = {}, 0, None
+        self._forget_all()
+        self._used, self._broken = 0, None
         self._writer.ask(migrate, LOAD_SECONDS)
         block = self._writer.ask(lambda db: db.fetchval("select nextval('row_block')"))
         self._first_row = 1 + ((block - 1) << BLOCK_BITS)
@@ -71,8 +70,7 @@ class PostgresJournal:
             return {}
         found = self._writer.ask(lambda db: db.fetch(sql.CLAIM, sorted(shards)))
         claimed: dict[int, int] = dict(found)
-        self._mine = self._mine | claimed
-        self._lost.difference_update(claimed)
+        self._won(claimed)
         return claimed
 
     def confirm(self) -> frozenset[int]:
@@ -82,24 +80,6 @@ class PostgresJournal:
             found = self._writer.ask(lambda db: db.fetch(sql.CONFIRM, [*mine], [*mine.values()]))
             self._lose(mine.keys() - {shard for (shard,) in found})
         return frozenset(self._mine)
-
-    def give_up(self, shards: Collection[int]) -> None:
-        """See `SharedJournal.give_up`."""
-        self._mine = {shard: epoch for shard, epoch in self._mine.items() if shard not in shards}
-        self._lost.difference_update(shards)
-
-    def epochs(self) -> dict[int, int]:
-        """See `SharedJournal.epochs`."""
-        return dict(self._mine)
-
-    def lost(self) -> frozenset[int]:
-        """See `SharedJournal.lost`."""
-        return taken_out(self._lost)
-
-    def _lose(self, shards: Collection[int]) -> None:
-        if shards:
-            self._mine = {shard: epoch for shard, epoch in self._mine.items() if shard not in shards}
-            self._lost.update(shards)
 
     # Writing
 
@@ -240,14 +220,10 @@ class PostgresJournal:
     def fact_lanes(self, kind: str, after: str | None, limit: int) -> list[str]:
         """See `Journal.fact_lanes`."""
         text = (
-            (
-                "select distinct lane from outbox where kind = $1 and ($2::text is null or lane > $2)"
-                ' and shard = any($3::int[]) order by lane collate "C" limit $4'
-            )
-            .replace("distinct lane", 'distinct lane collate "C" as lane')
-            .replace("lane > $2", 'lane collate "C" > $2')
+            'select distinct lane collate "C" as lane from outbox'
+            ' where kind = $1 and ($2::text is null or lane collate "C" > $2) and shard = any($3::int[])'
+            " order by 1 limit $4"
         )
-        text = text.replace('order by lane collate "C"', "order by 1")
         found = self._read(lambda db: db.fetch(text, kind, after, [*self._mine], max(limit, 0)))
         return [lane for (lane,) in found]
 

@@ -21,8 +21,8 @@ from reach.core.routing import Router
 from reach.core.rows import AgentGone, OutboxRow, Writes
 from reach.store import base
 from reach.store.base import Journal, StoreBroken, StoredTask, StoreUnavailable, TaskQuery
+from reach.store.holding import BLOCK_BITS
 from reach.store.memory import MemoryJournal
-from reach.store.memory_shared import BLOCK_BITS
 from reach.store.postgres import PostgresJournal
 from reach.store.sqlite import SqliteJournal
 from reach.store.sqlite_keys import KeyIndex

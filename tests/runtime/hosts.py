@@ -157,7 +157,6 @@ class Shell:
 
 
 def message_of(task: Task) -> str:
-    """Why a task was cancelled."""
+    """Why a task was cancelled, or what came out."""
     assert task.outcome is not None
-    assert task.outcome.fault is not None
-    return task.outcome.fault.message
+    return task.outcome.fault.message if task.outcome.fault is not None else str(task.outcome.content)

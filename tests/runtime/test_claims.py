@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
-from agentreach.v1 import agent_pb2
+from agentreach.v1 import agent_pb2, task_pb2
 from reach.core import events as ev
 from reach.core.model import FIRST_TERMINAL, PoolKey, TaskState
-from reach.core.placement import SHARDS, shard_of
-from reach.core.stream import Interest
+from reach.core.placement import SHARDS, shard_of, shard_of_session
+from reach.core.stream import Interest, Reader
 from reach.errors import Reason
 from reach.runtime.claims import SURE_MS, Claims
 from reach.runtime.clock import Clock
+from reach.runtime.moving import take
+from reach.runtime.ownership import Peer, Static
 from reach.store.memory_shared import MemoryNode, MemoryShared
 from reach.wire.agents import read_registration
-from tests.runtime.hosts import TENANT, Shell
+from tests.runtime.hosts import READER, TENANT, Shell
 
 ALL = range(SHARDS)
 NOBODY = shard_of(PoolKey(TENANT, "nobody"))
@@ -183,6 +185,57 @@ async def test_CLU_3_a_shard_that_comes_back_is_read_anew(nodes: tuple[Node, Nod
     assert one.heard(reader) == [("ended", "cancelled: enough")]
 
 
+async def test_CLU_2_what_was_claimed_by_another_while_it_loaded_is_not_served(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = nodes
+    one.claims.may_claim = lambda: False
+    load, happened = two.store.load_shards, list[str]()
+
+    def overtaken(shards: Any) -> Any:
+        loaded = load(shards)
+        if not happened:
+            one.store.claim([NOBODY])
+        happened.append("loaded")
+        return loaded
+
+    monkeypatch.setattr(two.store, "load_shards", overtaken)
+
+    def served(*given: Any) -> int:
+        happened.append("served")
+        return take(*given)
+
+    monkeypatch.setattr("reach.runtime.claims.take", served)
+    await two.own([NOBODY])
+    assert happened == ["loaded", "loaded", "served"]
+
+
+async def test_CLU_2_who_may_have_left_the_cluster_takes_nothing_back(nodes: tuple[Node, Node]) -> None:
+    """Its wish is old: two would take the same shards from each other for ever."""
+    one, two = nodes
+    one.claims.may_claim = lambda: False
+    await two.own([NOBODY])
+    epoch = two.store.epochs()[NOBODY]
+    for _ in range(5):
+        await one.confirm()
+        await two.confirm()
+    assert two.store.epochs()[NOBODY] == epoch
+    assert one.claims.owned == frozenset(ALL) - {NOBODY}, "and keeps the others"
+
+
+async def test_CLU_4_nothing_is_taken_by_a_node_in_doubt(nodes: tuple[Node, Node]) -> None:
+    one, _ = nodes
+    one.store.cut_off = True
+    one.clock.ahead_ms = SURE_MS + 500
+    reader = one.submit("t", Interest.EVENTS)
+    assert one.heard(reader) == [("refused", Reason.STORE_UNAVAILABLE)]
+    one.store.cut_off = False
+    await one.confirm()
+    again = one.submit("t", Interest.EVENTS)
+    await one.settle()
+    assert one.heard(again)[0] == ("accepted", False)
+
+
 class Link:
     """An agent that does one task, and says so when it is told to."""
 
@@ -199,7 +252,7 @@ class Link:
         self.instance = effect.instance
         self.unknown += effect.unknown
 
-    def offer(self, task: Any, instance: Any, traceparent: str) -> None:
+    def offer(self, task: Any, instance: Any, traceparent: str, context: bytes = b"") -> None:
         self.offers.append((task, task.attempt))
 
     def acknowledge(self, tenant: str, task_id: str, attempt: int) -> None:
@@ -258,3 +311,31 @@ async def test_CLU_3_running_work_is_kept_by_the_new_owner_and_its_result_is_tol
     await two.settle()
     assert again.acknowledged == [1]
     assert outcome_at(two) == TaskState.SUCCEEDED
+
+
+async def test_SES_2_what_was_said_is_known_to_the_next_owner_of_the_pool(nodes: tuple[Node, Node]) -> None:
+    """Wherever the session has its home: its facts stay until that has them."""
+    one, two = nodes
+    name = next((TENANT, f"app:u:{n}") for n in range(99) if shard_of_session((TENANT, f"app:u:{n}")) != NOBODY)
+    for node, mine in ((one, {NOBODY}), (two, {NOBODY})):
+        owners = Static("here", {"there": Peer("there", "")})
+        for shard in ALL:
+            owners.give(shard, "here" if shard in mine else "there")
+        node.host.owners = owners
+    await one.own([NOBODY])
+    link = attach(one, [])
+    await one.settle()
+    spec = task_pb2.TaskSpec(task_id="t", selector=task_pb2.Selector(agent_type="nobody"))
+    spec.payload.text = "hello"
+    spec.session.app_id, spec.session.user_id, spec.session.session_id = name[1].split(":")
+    one.reach.submit(*READER.read(TENANT, spec), Reader(one, 1, Interest.OUTCOME))
+    await one.settle()
+    answer(one, link)
+    await one.settle()
+    one.host.sessions.flush()
+    await one.settle()
+    await one.own(())
+    await two.own([NOBODY])
+    context = two.host.sessions.home(name).look(name, two.clock.now_ms())
+    assert context is not None
+    assert context.has("t")

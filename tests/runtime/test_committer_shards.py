@@ -83,10 +83,10 @@ async def test_CLU_3_the_writer_claims_between_commits() -> None:
     await node.until(lambda: node.journal.batches)
     told: list[tuple[int, str]] = []
 
-    def claim() -> int:
-        return len(node.journal.batches)
+    def claim() -> None:
+        told.append((len(node.journal.batches), threading.current_thread().name))
 
-    node.committer.ask(claim, lambda batches: told.append((batches, threading.current_thread().name)))
+    node.committer.tend(claim)
     await asyncio.sleep(0.05)
     assert told == [], "a commit is open"
     node.journal.go.release()

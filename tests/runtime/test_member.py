@@ -17,6 +17,7 @@ from reach.core.model import PoolKey
 from reach.core.placement import SHARDS, shard_of
 from reach.core.resolving import Selector
 from reach.core.stream import Interest
+from reach.runtime.claims import SURE_MS
 from reach.runtime.member import Member, Record, read
 from reach.runtime.ownership import NOBODY
 from reach.store.memory_shared import MemoryShared
@@ -30,11 +31,11 @@ WORKER = PoolKey(TENANT, "worker")
 class Joined(Node):
     """A node that is a member."""
 
-    def __init__(self, name: str, shared: MemoryShared, memory: Memory) -> None:
+    def __init__(self, name: str, shared: MemoryShared, memory: Memory, boot: str) -> None:
         super().__init__(shared)
         self.name = name
         self.cluster = SingleCluster(memory)
-        self.info = NodeInfo(name, f"boot-{name}", f"{name}:1")
+        self.info = NodeInfo(name, boot, f"{name}:1")
         self.member = Member(self.host, self.claims, self.cluster, self.info)
         self._tasks = [
             asyncio.create_task(self.member.run()),
@@ -59,8 +60,8 @@ class Nodes:
         self.memory, self.shared = Memory(), MemoryShared()
         self.all: dict[str, Joined] = {}
 
-    def add(self, name: str) -> Joined:
-        node = self.all[name] = Joined(name, self.shared, self.memory)
+    def add(self, name: str, boot: str = "boot") -> Joined:
+        node = self.all[name] = Joined(name, self.shared, self.memory, boot)
         return node
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -132,10 +133,45 @@ async def test_CLU_4_who_joins_gets_a_fair_share_and_nothing_else_moves(nodes: N
 
 async def test_CLU_4_who_leaves_hands_over_first(nodes: Nodes) -> None:
     node = nodes.all["b"]
+    had: list[int] = []
+
+    def look() -> None:
+        if "b" not in nodes.memory.nodes:
+            had.append(len(node.claims.owned))
+
+    nodes.memory.nodes_changed.add(look)
     await nodes.beside(node.member.leave())
-    assert not node.claims.owned
-    assert "b" not in nodes.memory.nodes
+    assert had == [0], "when it went it had nothing left"
     await nodes.until_all_is_owned()
+
+
+async def test_CLU_4_who_does_not_reach_the_journal_loses_what_it_has_to_those_who_do(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reach.runtime.member.UNREACHABLE_SECONDS", 0.05)
+    cut_off = nodes.all["b"]
+    cut_off.store.cut_off = True
+    cut_off.clock.ahead_ms = SURE_MS + 500
+    await nodes.until(lambda: sum(len(nodes.all[name].claims.owned) for name in "ac") == SHARDS)
+    assert not nodes.memory.nodes["b"].store_reachable
+    cut_off.store.cut_off = False
+    await nodes.until(lambda: len(cut_off.claims.owned) in (21, 22))
+    await nodes.until_all_is_owned()
+
+
+async def test_CLU_2_of_two_processes_with_one_name_the_later_one_owns(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = nodes.all.pop("b")
+    second = nodes.add("b", "boot-later")
+    nodes.all["first"] = first
+    await nodes.until(lambda: not first.claims.owned and len(second.claims.owned) in (21, 22))
+    epochs = second.store.epochs()
+    for _ in range(5):
+        await first.confirm()
+        await second.confirm()
+    assert second.store.epochs() == epochs
+    assert [record.levelname for record in caplog.records if "--node-id" in record.message] == ["CRITICAL"]
 
 
 async def test_CLU_4_without_the_service_nothing_moves(nodes: Nodes) -> None:

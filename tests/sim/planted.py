@@ -67,7 +67,7 @@ def turns_without_an_outbox(patch: pytest.MonkeyPatch) -> None:
     """A turn is only in memory until its session is written: who dies before that has lost it."""
 
     def forget(self: Sessions, fact: OutboxRow) -> None:
-        self._forget(fact)
+        self._forget((fact.tenant, fact.lane), fact)
 
     patch.setattr(Sessions, "take", forget)
     patch.setattr("reach.testing.sim.server.unapplied_turns", lambda journal: [])
