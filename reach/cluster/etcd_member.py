@@ -123,8 +123,7 @@ class EtcdMembership:
         lease, self._lease, self._info = self._lease, 0, None
         self._stirred.set()
         if lease:
-            with contextlib.suppress(ClusterError):
-                await self._client.revoke(lease)
+            await self._revoke(lease)
         self._tell()
 
     async def convict(self, node_id: str, boot: str) -> bool:
@@ -167,27 +166,35 @@ class EtcdMembership:
                 return
             key = self._prefix + _key(info)
             there = await self._client.get(key)
-            if there is not None and there.lease:
-                if not take_over and _decoded(there).boot != info.boot:
-                    self._replaced = True
-                    self._tell()
-                    return
-                await self._client.revoke(there.lease)
+            if there is not None and not take_over and _decoded(there).boot != info.boot:
+                self._replaced = True
+                self._tell()
+                return
             sent = now_ms()
             lease = await self._client.grant(self._ttl_s, self._ttl_s / 2)
+            # The key changes hands in one step: an earlier process never finds it free, and takes it back.
+            seen = there.mod_revision if there is not None else 0
             done, revision = await self._client.txn(
-                [put(key, _encoded(info), lease)], [unchanged(key, 0)], self._ttl_s / 2
+                [put(key, _encoded(info), lease)], [unchanged(key, seen)], self._ttl_s / 2
             )
             if not done:
+                await self._revoke(lease)
                 raise ClusterUnavailable("another process joins under this node id at the same time")
+            if there is not None:  # what else hangs on it, the candidacy, is the earlier process's
+                await self._revoke(there.lease)
             if self._info is None:  # it left meanwhile
-                await self._client.revoke(lease)
+                await self._revoke(lease)
                 return
             await self._mirror.reached(revision)
             self._lease, self._joined_at, self._held_until_ms = lease, revision, sent + 1000 * self._ttl_s
         self._stirred.set()
         self._tell()
         self._entered.tell()
+
+    async def _revoke(self, lease: int) -> None:
+        """Ends a lease, or leaves it to its TTL."""
+        with contextlib.suppress(ClusterError):
+            await self._client.revoke(lease)
 
     async def _renew(self) -> None:
         """Returns when the lease was given up; raises when it is lost, or not renewed in time."""

@@ -11,6 +11,7 @@ from reach.core.model import PoolKey
 from reach.core.placement import SHARDS, shard_of
 from reach.node import Node
 from reach.rpc.joining import join
+from reach.runtime.moving import leave
 from reach.runtime.ownership import Peer, Static
 from tests.rpc.peers import TIMEOUT, AgentByHand, Stubs, unique
 
@@ -35,6 +36,12 @@ class Member(Node):
         self.owners = Static(name, nodes)
         self.secret = secret
         self.stubs: Any = None
+        self.owners.watch(self._gives_up)
+
+    def _gives_up(self, shard: int) -> None:
+        """As `Claims` does, when it is another node's: whoever waits here is told to ask again."""
+        if self.owners.node_of(shard) is not None:
+            leave(self.host, [shard])
 
     def _join(self, services: Any, interceptor: Any) -> None:
         peers = self.peers = join(services, interceptor, self.owners, self.secret)
