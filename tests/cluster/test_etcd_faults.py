@@ -146,7 +146,8 @@ async def test_F3_E5_all_of_etcd_restarts_and_nothing_moves(backend, trio):
     say(f"all restarted: members again {took:.2f} s after the start")
     assert set(gone) == {2}, "a node was seen to vanish although its lease began anew"
     assert nodes[0].election.term == terms
-    assert nodes[0].behind_ms == nodes[1].behind_ms == 0
+    # Leases and watches come back each by itself; `nodes[0]` was only written by, so its own watch may be the last.
+    await eventually(lambda: nodes[0].behind_ms == nodes[1].behind_ms == 0, 5)
 
 
 async def test_E1_F13_compaction_behind_a_watch_that_was_cut_off(backend, trio):
