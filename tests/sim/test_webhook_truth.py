@@ -9,7 +9,7 @@ import pytest
 from reach.core.model import TaskState
 from reach.core.rows import OutboxDone, Writes
 from reach.testing.sim.checker import Checker
-from tests.sim.test_checker import KEY, outcome_row, task_row
+from tests.sim.history import KEY, outcome_row, task_row
 
 OTHER = (KEY[0], "other")
 DONE = OutboxDone(0, "webhook", "acme https://hook-a:443", "1")

@@ -47,7 +47,7 @@ class AgentDoor(ServerEnd):
 
     def offer(self, task: Task, instance: Instance, traceparent: str, context: bytes = b"") -> None:
         """See AgentLink."""
-        self.server.checker.offered(task.key, task.attempt, instance.instance_id, task.checkpoint)
+        self.server.checker.attempts.offered(task.key, task.attempt, instance.instance_id, task.checkpoint)
         self.server.tell("offers {} #{} to {}", TaskName(task.task_id), task.attempt, instance.instance_id)
         if task.session:
             self.server.checker.sessions.offered(task.key, context)
@@ -66,7 +66,7 @@ class AgentDoor(ServerEnd):
         if (key, attempt) in self.server.asked:
             self.server.checker.questions.acknowledged(key, attempt)
         else:
-            self.server.checker.acknowledged(key, attempt, self._answers.get((key, attempt), False))
+            self.server.checker.attempts.acknowledged(key, attempt, self._answers.get((key, attempt), False))
         self._say("acknowledge", key, attempt)
 
     def refuse(self, tenant: str, task_id: str, attempt: int, fault: Fault) -> None:
@@ -79,7 +79,7 @@ class AgentDoor(ServerEnd):
         key = (tenant, task_id)
         self.server.tell("grants {} #{}: {}", TaskName(task_id), attempt, "yes" if fault is None else fault.reason.name)
         if fault is None and self._instance is not None:
-            self.server.checker.granted(key, attempt, self._instance.instance_id)
+            self.server.checker.attempts.granted(key, attempt, self._instance.instance_id)
         self._say("grant", key, attempt, fault)
 
     def give_input(self, task: Task, given: Input) -> None:
@@ -227,7 +227,7 @@ class Report:
     def acknowledge(self, tenant: str, task_id: str, attempt: int) -> None:
         """The outcome is committed."""
         self._server.tell("acknowledges the report of {} #{}", TaskName(task_id), attempt)
-        self._server.checker.acknowledged(self._key, attempt, self._answered)
+        self._server.checker.attempts.acknowledged(self._key, attempt, self._answered)
         self._reply(("acknowledge", self._key, attempt))
 
     def refuse(self, tenant: str, task_id: str, attempt: int, fault: Fault) -> None:

@@ -171,12 +171,12 @@ class Attempts:
     def _answer(self, run: Run, how: str) -> Outcome:
         flow = run.flow
         if how == "folded" and flow is not None:
-            self.world.checker.says(run.key, run.attempt, self.name, flow.text)
+            self.world.checker.attempts.says(run.key, run.attempt, self.name, flow.text)
             if flow.whole or flow.mute:
                 return Outcome(run.key, run.attempt, ("output", flow.text))
             return Outcome(run.key, run.attempt, ("folded", flow.last), flow.text)
         text = flow.text if flow is not None else f"{run.key[1]} done by {self.boot} in #{run.attempt}"
-        self.world.checker.says(run.key, run.attempt, self.name, text)
+        self.world.checker.attempts.says(run.key, run.attempt, self.name, text)
         return Outcome(run.key, run.attempt, ("output", text))
 
     def conclude(self, run: Run, outcome: Outcome) -> None:
@@ -271,7 +271,7 @@ class Attempts:
             self.conclude(run, Outcome(key, attempt, ("fault", fault)))
             return
         self.tell("acts for {} #{}", TaskName(key[1]), attempt)
-        self.world.checker.acts(key, attempt, self.boot)
+        self.world.checker.attempts.acts(key, attempt, self.boot)
         del run.steps[0]
         self._next(run)
 

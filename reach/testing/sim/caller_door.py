@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from reach.core.model import FIRST_TERMINAL, Fault, Task
 from reach.core.stream import Interest, Kind, Reader
 from reach.errors import ErrorClass, Reason
-from reach.testing.sim.checker import ending_of
 from reach.testing.sim.link import Frame, ServerEnd, Stream
 from reach.testing.sim.readers import ReaderCheck
 from reach.testing.sim.story import TaskName
+from reach.testing.sim.truth import ending_of
 
 if TYPE_CHECKING:
     from reach.testing.sim.server import Server
@@ -58,7 +58,7 @@ class CallerDoor(ServerEnd):
         return reader
 
     def _ask(self, reference: int, task_id: str, spec: bytes | None) -> None:
-        self._asked[reference] = (spec, self.server.checker.is_known((self.tenant, task_id)))
+        self._asked[reference] = (spec, self.server.checker.callers.is_known((self.tenant, task_id)))
 
     def _submit(self, reference: int, spec: Any, interest: int, credit: int) -> None:
         task, selector = self.server.read(self.tenant, spec)
@@ -94,17 +94,17 @@ class CallerDoor(ServerEnd):
 
     def _get(self, reference: int, task_id: str) -> None:
         checker, key = self.server.checker, (self.tenant, task_id)
-        known, ended = checker.is_known(key), checker.truth(key).told is not None
+        known, ended = checker.callers.is_known(key), checker.truth(key).told is not None
 
         def answer(task: Task | None) -> None:
             self.server.tell("shows {} to {}: {}", TaskName(task_id), self.name, task.state.name if task else "unknown")
             if task is None:
                 missing = Fault(ErrorClass.INVALID_REQUEST, Reason.TASK_NOT_FOUND, "not found")
-                checker.refused(key, missing, None, known)
+                checker.callers.refused(key, missing, None, known)
             elif task.outcome is not None:
-                checker.ended(key, task.outcome)
+                checker.callers.ended(key, task.outcome)
             elif ended:
-                checker.open(key, task.state)
+                checker.callers.open(key, task.state)
 
         self.server.look_up(self.tenant, task_id, answer)
 
@@ -129,9 +129,9 @@ class CallerDoor(ServerEnd):
         if reader.interest == Interest.OUTCOME:
             return
         self.server.tell("accepts {} of {}", TaskName(task.task_id), self.name)
-        self.server.checker.accepted(task.key, self._asked[reader.reference][0])
+        self.server.checker.callers.accepted(task.key, self._asked[reader.reference][0])
         if state < FIRST_TERMINAL and self._late[id(reader)]:
-            self.server.checker.open(task.key, state)
+            self.server.checker.callers.open(task.key, state)
         self._say("accepted", reader.reference, task.task_id)
 
     def refused(self, reader: Reader, fault: Fault) -> None:
@@ -145,7 +145,7 @@ class CallerDoor(ServerEnd):
         self.server.tell("refuses {} of {}: {}", TaskName(task_id), self.name, fault.reason.name)
         if task_id:
             spec, known = self._asked[reference]
-            self.server.checker.refused((self.tenant, task_id), fault, spec, known)
+            self.server.checker.callers.refused((self.tenant, task_id), fault, spec, known)
         self._say("refused", reference, fault)
 
     def events(self, reader: Reader, task: Task, events: list[tuple[int, int, int, int, Any]]) -> None:
@@ -154,7 +154,7 @@ class CallerDoor(ServerEnd):
         for event in events:
             check.told(event)
             if event[3] == Kind.COMPLETE:
-                self.server.checker.ended(task.key, event[4])
+                self.server.checker.callers.ended(task.key, event[4])
         if events:
             names = ", ".join(f"{event[0]} {Kind(event[3]).name}" for event in events)
             self.server.tell("tells {} of {}: {}", self.name, TaskName(task.task_id), names)
@@ -169,7 +169,7 @@ class CallerDoor(ServerEnd):
         outcome = task.outcome
         assert outcome is not None
         self.server.tell("tells {} that {} ended: {}", self.name, TaskName(task.task_id), outcome.state.name)
-        self.server.checker.ended(task.key, outcome)
+        self.server.checker.callers.ended(task.key, outcome)
         if self._readers.pop(task.task_id, None) is not None:
             self._say("ended", reader.reference, task.task_id, ending_of(outcome))
 
@@ -188,7 +188,7 @@ class _Cancelling:
         """It has ended, thus or otherwise."""
         assert task.outcome is not None
         self._door.server.tell("has cancelled {}: {}", TaskName(self._task_id), task.outcome.state.name)
-        self._door.server.checker.ended(task.key, task.outcome)
+        self._door.server.checker.callers.ended(task.key, task.outcome)
         self._door._say("cancelled", self._reference)  # noqa: SLF001 - one of the door
 
     def refused(self, fault: Fault) -> None:

@@ -202,7 +202,7 @@ class DialledAgent(Attempts):
             return
         if newest < number and self.random.random() < self.manners.bad / 4:
             self.tell("refuses {} #{}", TaskName(key[1]), number)
-            self.world.checker.handed_back(key, number)
+            self.world.checker.attempts.handed_back(key, number)
             call.wire.finish(call, refusal(self.random))
             return
         former = self._calls.get(key)

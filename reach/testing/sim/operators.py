@@ -14,18 +14,34 @@ from reach.store.base import StoreError
 from reach.testing.sim.story import TaskName
 
 if TYPE_CHECKING:
+    from reach.testing.sim.checker import Checker
     from reach.testing.sim.world import World
 
 EVERY_S = 5.0
 """How often an operator looks, on average."""
 
 
+class OperatorTruth:
+    """What operators were told. For one request there is one new task, however often it comes, over crashes too.
+    Belongs to a `Checker`."""
+
+    def __init__(self, checker: Checker) -> None:
+        self._checker = checker
+        self._became: dict[tuple[TaskKey, str], str] = {}
+
+    def requeued(self, key: TaskKey, request_id: str, new_id: str) -> None:
+        """The server says which new task tries a dead letter again."""
+        self._checker.callers.accepted((key[0], new_id))
+        first = self._became.setdefault((key, request_id), new_id)
+        if first != new_id:
+            self._checker.violate("REQUEUED_ONCE", key, f"the same request made {first} and {new_id} of it")
+
+
 class Operators:
-    """They see what is durable. For one request there is one new task, however often it comes, over crashes too."""
+    """They see what is durable."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._became: dict[tuple[TaskKey, str], str] = {}
         self._requests = 0
 
     def start(self) -> None:
@@ -63,14 +79,7 @@ class Operators:
             except (ReachError, StoreError):
                 return
             for new_id in answer.new_task_ids.values():
-                self._became_of(key, request_id, new_id)
+                self._world.story.tell("operator", "hears that {} is now {}", TaskName(key[1]), TaskName(new_id))
+                self._world.checker.operators.requeued(key, request_id, new_id)
 
         server.process.create_task(ask())
-
-    def _became_of(self, key: TaskKey, request_id: str, new_id: str) -> None:
-        checker, new = self._world.checker, (key[0], new_id)
-        self._world.story.tell("operator", "hears that {} is now {}", TaskName(key[1]), TaskName(new_id))
-        checker.accepted(new)
-        first = self._became.setdefault((key, request_id), new_id)
-        if first != new_id:
-            checker.violate("REQUEUED_ONCE", key, f"the same request made {first} and {new_id} of it")

@@ -7,7 +7,8 @@ from typing import Any
 from reach.core.dialogue import Question
 from reach.core.model import TaskKey, TaskState
 from reach.core.stream import Kind, Mode
-from reach.testing.sim.checker import Checker, Ending, ending_of
+from reach.testing.sim.checker import Checker
+from reach.testing.sim.truth import Ending, ending_of
 
 Event = tuple[int, int, int, int, Any]
 """(sequence, attempt, wall_ms, kind, data)"""
@@ -40,9 +41,9 @@ class ReaderCheck:
         self._after = number
         self._over = kind == Kind.COMPLETE
         if kind == Kind.COMPLETE:
-            self._checker.numbered(self._key, number, kind, ending_of(data))
+            self._checker.callers.numbered(self._key, number, kind, ending_of(data))
         elif kind != Kind.GAP:
-            self._checker.numbered(self._key, number, kind, (attempt, _digest(data)))
+            self._checker.callers.numbered(self._key, number, kind, (attempt, _digest(data)))
 
     def _violate(self, message: str) -> None:
         self._checker.violate("NO_GAP_NO_DOUBLE", self._key, f"reader {self._name}: {message}")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from reach.testing.sim.checker import Violation
+from reach.testing.sim.truth import Violation
 from reach.testing.sim.world import World
 
 COLLECT_EVERY = 5

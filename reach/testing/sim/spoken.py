@@ -28,15 +28,15 @@ def offered(checker: Checker, story: Story, agent: DialledAgent, offer: attempt_
     what = "joins" if joins else "offers"
     story.tell("server", "{} {} #{} to {} by a call", what, TaskName(key[1]), offer.attempt, agent.name)
     checkpoint = known.checkpoint if joins else offer.checkpoint or None
-    checker.offered(key, offer.attempt, agent.name, checkpoint)
+    checker.attempts.offered(key, offer.attempt, agent.name, checkpoint)
     if offer.task.HasField("session") and not joins:
         checker.sessions.offered(key, offer.SerializeToString())
     for given in () if joins else offer.inputs:  # who joins may get an answer a moment before it is written down
         checker.questions.given(key, offer.attempt, given.question, given.payload.text)
     if not agent.joins and int(offer.task.effects) == EffectKind.IRREVERSIBLE and not joins:
-        checker.granted(key, offer.attempt, agent.name)
+        checker.attempts.granted(key, offer.attempt, agent.name)
         if not arrives:
-            checker.handed_back(key, offer.attempt)
+            checker.attempts.handed_back(key, offer.attempt)
 
 
 def response_of(kind: str, key: TaskKey, attempt: int, rest: list[Any]) -> endpoint_pb2.ExecuteResponse:

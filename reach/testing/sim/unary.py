@@ -143,7 +143,7 @@ class _Asking:
             "grants {} #{}: {}", TaskName(task_id), attempt, "yes" if fault is None else fault.reason.name
         )
         if fault is None:
-            self._server.checker.granted(self._key, self._attempt, self._instance_id)
+            self._server.checker.attempts.granted(self._key, self._attempt, self._instance_id)
         self._reply(fault)
 
     def refuse(self, tenant: str, task_id: str, attempt: int, fault: Fault) -> None:

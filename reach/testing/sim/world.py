@@ -15,7 +15,7 @@ from reach.testing.sim.agents import Agent
 from reach.testing.sim.audit import audit_bounds, audit_quiet
 from reach.testing.sim.callers import Caller
 from reach.testing.sim.calls import Exchange
-from reach.testing.sim.checker import Checker, Violation
+from reach.testing.sim.checker import Checker
 from reach.testing.sim.dialled import DialledAgent
 from reach.testing.sim.faults import TROUBLES, Dice
 from reach.testing.sim.knobs import turned
@@ -27,6 +27,7 @@ from reach.testing.sim.server import Server
 from reach.testing.sim.specs import TYPES, spec_of
 from reach.testing.sim.spoken import offered
 from reach.testing.sim.story import Story, TaskName
+from reach.testing.sim.truth import Violation
 from reach.testing.sim.unary import Unary
 from reach.testing.sim.work import Manners
 

@@ -1,0 +1,72 @@
+"""The checker's record of one task, and what a caller learns of its end."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from reach.core.model import Outcome
+from reach.core.rows import OutcomeRow
+
+Ending = tuple[int, Any, int, int, str]
+"""What a caller learns of an end: (state, content, reason, attempts, instance)."""
+
+
+class Violation(NamedTuple):
+    """Something that must never happen has happened."""
+
+    name: str
+    task_id: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}"
+
+
+class TaskTruth:
+    """What is known of one task."""
+
+    __slots__ = (
+        "accepted", "acted", "attempts", "checkpoint", "effects", "failed", "given", "offered", "outcome",
+        "reborn", "reserved", "row", "said", "spec", "told", "told_at", "volatile",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.volatile = False
+        self.spec = b""
+        """The request that counts: the one that is written down."""
+        self.accepted = False
+        """Somebody was told that it is accepted."""
+        self.row = 0
+        self.attempts: dict[int, str] = {}
+        """Durable attempts: number -> instance."""
+        self.failed: set[int] = set()
+        self.outcome: OutcomeRow | None = None
+        self.effects: set[int] = set()
+        self.checkpoint: bytes | None = None
+        self.reserved = 0
+        self.offered: dict[int, str] = {}
+        self.given: set[int] = set()
+        """Attempts whose effect the server has granted."""
+        self.acted: list[tuple[int, str]] = []
+        self.said: dict[tuple[int, str], set[Any]] = {}
+        """(attempt, instance) -> the answers that were given there."""
+        self.told: Ending | None = None
+        self.told_at: float | None = None
+        """When somebody first heard of its end: a caller, or the agent whose answer was taken."""
+        self.reborn = False
+        """It is volatile, and was or may have been forgotten."""
+
+    def forget(self) -> None:
+        """It is volatile, and nobody has to know of it any more: under the same id it begins anew."""
+        self.offered, self.given, self.told, self.told_at, self.reborn = {}, set(), None, None, True
+
+
+def ending_of(outcome: Outcome) -> Ending:
+    """What a caller learns of an end."""
+    reason = int(outcome.fault.reason) if outcome.fault is not None else 0
+    return int(outcome.state), outcome.content, reason, outcome.attempts, outcome.instance_id
+
+
+def ending_of_row(row: OutcomeRow) -> Ending:
+    """The same from the journal."""
+    return int(row.state), row.content, int(row.reason), row.attempts, row.instance_id
