@@ -64,7 +64,7 @@ class Delivery:
             task.not_before_ms = turn.now_ms + task.start_delay_ms
         if reader.interest != Interest.OUTCOME:
             turn.sends.append(Accepted(reader, task, False))
-        self._follow(task, reader)
+        self._follow(task, reader, turn)
         if task.volatile:
             task.reserved = RESERVE
         emit(task, Kind.ACCEPTED, None, turn)
@@ -118,7 +118,7 @@ class Delivery:
             turn.sends.append(Accepted(reader, known, True))
         self.subscribe(known, reader, turn)
 
-    def _follow(self, task: Task, reader: Reader) -> None:
+    def _follow(self, task: Task, reader: Reader, turn: Turn) -> None:
         reader.task = task
         if reader.interest in AT_END:
             if task.waiters is None:
@@ -126,7 +126,7 @@ class Delivery:
             else:
                 task.waiters.append(reader)
         elif reader.interest == Interest.EVENTS:
-            log_of(task, task.accepted_ms).readers.append(reader)
+            log_of(task, turn).readers.append(reader)
             self.pool.dirty[id(task)] = task
 
     def subscribe(self, task: Task, reader: Reader, turn: Turn) -> None:
@@ -142,9 +142,7 @@ class Delivery:
             reader.task = task
             turn.sends.append(Events(reader, task, []))  # it has had them all, the last one too
         else:
-            if reader.interest == Interest.EVENTS:
-                log_of(task, turn.now_ms)
-            self._follow(task, reader)
+            self._follow(task, reader, turn)
 
     def refute(self, task: Task, fault: Fault, turn: Turn) -> None:
         """Ends a task that waits for what nobody may give it."""

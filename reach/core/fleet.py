@@ -175,7 +175,7 @@ class Fleet:
             named.add(task.key)
             if last > task.attempt_sequence:
                 task.attempt_sequence = 0
-                log_of(task, turn.now_ms).fold_whole = False
+                log_of(task, turn).fold_whole = False
                 replay.append((tenant, task_id, attempt))
             elif last < task.attempt_sequence and task.log is not None:
                 task.log.fold_whole = False  # it has ended there: whether more was said, only the outcome can tell

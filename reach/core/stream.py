@@ -210,47 +210,55 @@ def place_of(task: Task) -> tuple[str, str]:
     return task.instance_id, task.outcome.agent_id if task.outcome is not None else ""
 
 
-def log_of(task: Task, now_ms: int) -> TaskLog:
-    """The task's log, made with the events that follow from its fields if there is none yet."""
-    log: TaskLog | None = task.log
-    if log is None:
-        log = task.log = TaskLog()
-        if task.sequence > 3:  # without a log: it was loaded, and nothing happened since
-            log.fold_whole = False
-            if task.state is TaskState.WAITING:  # readers must hear what is asked; that numbers jump, a gap tells
-                question = task.dialogue.question
-                asks = (task.sequence, task.attempt, task.accepted_wall_ms, Kind.WAITING, question)
-                log.append(asks, size_of(Kind.WAITING, question), now_ms)
-                return log
-            resumed = (task.sequence, 0, task.accepted_wall_ms, Kind.RESUMED, task.sequence - 1)
-            log.append(resumed, EVENT_OVERHEAD, now_ms)
-            return log
-        if task.sequence >= 1:
-            log.append((1, 0, task.accepted_wall_ms, Kind.ACCEPTED, None), EVENT_OVERHEAD, now_ms)
-        if task.sequence >= 2:
-            wall = task.accepted_wall_ms + max(0, task.started_ms - task.accepted_ms)
-            started = (2, task.attempt, wall, Kind.STARTED, place_of(task))
-            log.append(started, EVENT_OVERHEAD, now_ms)
-        if task.sequence >= 3 and task.outcome is not None:
-            ended = (3, task.attempt, task.outcome.ended_wall_ms, Kind.COMPLETE, task.outcome)
-            log.append(ended, size_of(Kind.COMPLETE, task.outcome), now_ms)
+def log_of(task: Task, turn: Turn) -> TaskLog:
+    """The task's log, made with the events that follow from its fields if there is none yet.
+
+    A question that is open is told again: readers must hear what is asked, and that numbers jump, a gap tells. Its new
+    number is reserved first, as that of any event: another process may have something else to tell by then.
+    """
+    if task.log is None:
+        _make_log(task, turn)
+        dialogue = task.dialogue
+        if task.state is TaskState.WAITING and not dialogue.given_ms:
+            emit(task, Kind.WAITING, dialogue.question, turn)
+    log: TaskLog = task.log
     return log
+
+
+def _make_log(task: Task, turn: Turn) -> None:
+    log = task.log = TaskLog()
+    now_ms = turn.now_ms
+    if task.sequence > 3:  # without a log: it was loaded, and nothing happened since
+        log.fold_whole = False
+        resumed = (task.sequence, 0, task.accepted_wall_ms, Kind.RESUMED, task.sequence - 1)
+        log.append(resumed, EVENT_OVERHEAD, now_ms)
+        return
+    if task.sequence >= 1:
+        log.append((1, 0, task.accepted_wall_ms, Kind.ACCEPTED, None), EVENT_OVERHEAD, now_ms)
+    if task.sequence >= 2:
+        wall = task.accepted_wall_ms + max(0, task.started_ms - task.accepted_ms)
+        started = (2, task.attempt, wall, Kind.STARTED, place_of(task))
+        log.append(started, EVENT_OVERHEAD, now_ms)
+    if task.sequence >= 3 and task.outcome is not None:
+        ended = (3, task.attempt, task.outcome.ended_wall_ms, Kind.COMPLETE, task.outcome)
+        log.append(ended, size_of(Kind.COMPLETE, task.outcome), now_ms)
 
 
 def emit(task: Task, kind: Kind, data: Any, turn: Turn) -> None:
     """Numbers an event and keeps it. Readers get it when the step ends (`flush`)."""
+    if task.log is None:
+        number = task.sequence + 1
+        if kind == Kind.ACCEPTED or (kind == Kind.STARTED and number == 2) or (kind == Kind.COMPLETE and number == 3):
+            task.sequence = number  # it follows from the task's fields
+            return
+        if kind == Kind.WAITING:
+            _make_log(task, turn)
+        else:
+            log_of(task, turn)
     task.sequence += 1
     if task.sequence > task.reserved > 0 and not task.volatile:
         task.reserved += RESERVE
         turn.writes.reserves.append(ReserveRow(task.row, task.pool.shard, task.reserved))
-    if task.log is None:
-        if kind == Kind.ACCEPTED or (kind == Kind.STARTED and task.sequence == 2):
-            return
-        if kind == Kind.COMPLETE and task.sequence == 3:
-            return
-        task.sequence -= 1
-        log_of(task, turn.now_ms)
-        task.sequence += 1
     task.log.append((task.sequence, task.attempt, turn.wall_ms, kind, data), size_of(kind, data), turn.now_ms)
 
 

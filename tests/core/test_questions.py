@@ -7,6 +7,7 @@ from reach.core import questions as q
 from reach.core.dialogue import Input
 from reach.core.effects import Acknowledge, AskJournal, Done, GiveInput, Offer, Refused, RefuseItem, StopAttempt
 from reach.core.model import EffectKind, Task, TaskState
+from reach.core.restore import GRACE_MS
 from reach.core.stream import KEEP_MS, RESERVE, Interest, Kind
 from reach.errors import ErrorClass, Reason
 from tests.core.harness import LONG, Shell, ended, named, of, only, running
@@ -342,14 +343,36 @@ def test_STR_2_a_question_that_is_open_is_told_to_every_reader():
     assert shell.numbers(late) == [task.sequence - 1, task.sequence]
     (task,) = shell.crash_and_load()
     after = shell.read(task, after=task.sequence - RESERVE + 5)
-    assert shell.kinds(after) == [Kind.GAP, Kind.WAITING]
+    assert shell.kinds(after) == [Kind.GAP, Kind.RESUMED, Kind.WAITING]
     assert shell.seen[after.reference][-1][4].ask.content == "And this?"
     shell.step(shell.joined("one", running=named(task)))
     shell.answer(task, "no", "i-2")
-    assert shell.kinds(after)[2:] == [Kind.INPUT_GIVEN]
+    assert shell.kinds(after)[3:] == [Kind.INPUT_GIVEN]
     shell.report(task)
     ended(task, TaskState.SUCCEEDED)
     assert shell.numbers(after) == sorted(set(shell.numbers(after)))
+
+
+def test_STR_1_a_question_that_is_told_again_after_a_restart_has_a_number_that_no_later_process_uses():
+    """Found by seed 4003055 of the simulation: the next process had nothing to ask any more, and used it again."""
+    shell, _, _, _ = asking("one")
+    (task,) = shell.crash_and_load()
+    asked = shell.seen[shell.read(task).reference][-1]
+    assert asked[3] == Kind.WAITING
+    (task,) = shell.crash_and_load()
+    shell.advance(GRACE_MS + 1)
+    assert task.state is TaskState.PENDING, "its instance did not come back"
+    told = shell.seen[shell.read(task).reference]
+    assert [event[3] for event in told if event[0] == asked[0]] == []
+    assert min(event[0] for event in told if event[3] != Kind.GAP) > asked[0]
+
+
+def test_STR_2_a_question_is_told_also_where_a_hello_made_the_log():
+    shell, task, _, _ = asking("one")
+    (task,) = shell.crash_and_load()
+    shell.step(shell.joined("one", running=[(task.tenant, task.task_id, task.attempt, 3)]))
+    assert task.log is not None
+    assert shell.kinds(shell.read(task))[-1] == Kind.WAITING
 
 
 def test_DLV_2_after_a_restart_a_waiting_task_whose_instance_stays_away_moves():

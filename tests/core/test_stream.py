@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reach.core import events as ev
-from reach.core.effects import Events, Noted, Refused
+from reach.core.effects import Events, Noted, Refused, Turn
 from reach.core.model import TaskState
 from reach.core.stream import (
     EVENT_OVERHEAD,
@@ -323,7 +323,7 @@ def test_no_number_is_used_twice_however_often_we_crash(between):
         assert told.isdisjoint(fresh)
         told.update(fresh)
         (task,) = shell.crash_and_load()
-        assert log_of(task, 0).events[0][3] == Kind.RESUMED
+        assert log_of(task, Turn(0, 0)).events[0][3] == Kind.RESUMED
         shell.step(shell.joined("one", running=[(task.tenant, task.task_id, 1, 0)]))
         assert task.state is TaskState.RUNNING
 
@@ -405,4 +405,4 @@ def test_PRF_8_a_loaded_task_makes_its_log_when_somebody_reads():
     reader = shell.read(task, after=0)
     assert shell.kinds(reader)[-1] == Kind.RESUMED
     assert shell.numbers(reader)[-1] == RESERVE + 1
-    assert not log_of(task, 0).fold_whole
+    assert not log_of(task, Turn(0, 0)).fold_whole
