@@ -9,7 +9,7 @@ BUF_VERSION := 1.75.0
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints services gen gen-check golden buf-check lint format types test sim planted fuzz kill-test storm-test long-test demo bench ci clean
+.PHONY: help setup constraints services gen gen-check golden buf-check lint format types test sim planted fuzz kill-test cluster-test storm-test long-test demo bench ci clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ fuzz: $(STAMP) ## Bad input in bulk: INPUTS=100000 messages, all orders of strea
 
 kill-test: $(STAMP) ## kill -9 of servers and of agents under 250 tasks a second, KILLS=100 of each
 	@RATE=250 KILLS=$(or $(KILLS),100) $(BIN)/python -m pytest -q -s tests/e2e/test_kills.py $(ARGS)
+
+cluster-test: $(STAMP) ## Faults of a cluster of real nodes in full: kill -9 of NODE_KILLS=30 nodes under load, and what else befalls one
+	@NODE_KILLS=$(or $(NODE_KILLS),30) $(BIN)/python -m pytest -q -s tests/e2e/test_cluster*.py $(ARGS)
 
 storm-test: $(STAMP) ## All agents fail for 30 s, and twice the work that can be done for 60 s
 	@STORM_SECONDS=30 OVERLOAD_SECONDS=60 $(BIN)/python -m pytest -q -s tests/e2e/test_overload.py $(ARGS)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -33,6 +34,8 @@ from reach.store.base import SharedJournal
 from reach.version import VERSION
 
 log = logging.getLogger("reach.node")
+
+EXIT_BROKEN = 71
 
 
 class Membership:
@@ -85,7 +88,7 @@ class Membership:
         work = {"member": self.member.run(), "leader": self.leader.run()}
         self._tasks = [asyncio.create_task(one, name=name) for name, one in work.items()]
         for task in self._tasks:
-            task.add_done_callback(_say_why)
+            task.add_done_callback(_failed)
         if self._alone:
             await self.claims.fulfilled()
 
@@ -114,9 +117,12 @@ class Membership:
         await self.cluster.stop()
 
 
-def _say_why(task: asyncio.Task[None]) -> None:
+def _failed(task: asyncio.Task[None]) -> None:
+    """A broken invariant: this process must not keep its lease, and what it owns, while it does nothing for them."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("%s ended: this node takes no part in the cluster any more", task.get_name(), exc_info=error)
+        log.critical("%s broke: this process ends, and others take over", task.get_name(), exc_info=error)
+        logging.shutdown()
+        os._exit(EXIT_BROKEN)
 
 
 def _cluster(config: Config) -> Cluster:

@@ -192,7 +192,9 @@ class Node:
 
         shared = cast("SharedJournal", journal)
         self.membership = Membership(self.config, self.host, shared, self.node_id, self.host.clock.new_id())
-        return restore(self.host, await asyncio.to_thread(shared.load_shards, ()))
+        nothing = await asyncio.to_thread(shared.load_shards, ())
+        # Agents come with their shards: until then they are others', who dial them and know what they run.
+        return restore(self.host, nothing._replace(agents=[]))
 
     async def _take_part(self, address: str) -> None:
         if self.membership is not None:

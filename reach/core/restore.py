@@ -42,7 +42,7 @@ def restore_instance(pool: Pool, row: AgentRow, joining: Joining, turn: Turn) ->
     instance.told.add("restored")  # it was warm, or will be: no slow start only because we restarted
     instance.endpoint, instance.dialled = joining.endpoint, joining.dialled
     instance.health = Health.OFFLINE
-    instance.health_since_ms = instance.beat_ms = turn.now_ms
+    instance.health_since_ms = instance.beat_ms = instance.moved_ms = turn.now_ms
     instance.beats_expected_from_ms = turn.now_ms
     if row.drained_wall_ms:
         left_ms = max(0, min(row.drained_wall_ms - turn.wall_ms, MAX_DRAIN_MS))

@@ -128,12 +128,13 @@ DEAF: Final = Deaf()
 
 
 def moved(asked: Any) -> None:
-    """An event, or an effect, of a pool that is another node's by now: tells whoever waits for an answer to it."""
-    waiting = getattr(asked, "reply", None) or getattr(asked, "reader", None)
+    """An event, or an effect, of a pool that is another node's by now: tells whoever waits for an answer to it. What
+    came by a link is answered by nobody: the agent opens another one, and says again what it runs."""
+    waiting: Any = getattr(asked, "reply", None) or getattr(asked, "reader", None)
     if isinstance(waiting, Reader):
         let_go(waiting)
-    else:
-        refuse(waiting, MOVED)
+    elif hasattr(waiting, "refused"):
+        waiting.refused(MOVED)
 
 
 def let_go(reader: Reader) -> None:

@@ -126,7 +126,9 @@ class Claims:
         count = take(self._host, shards, loaded, turns)
         self.owned |= shards
         self.on_change()
-        log.info("shards came", extra={"shards": sorted(shards), "tasks": count})
+        epochs = self._journal.epochs()
+        claimed = {shard: epochs.get(shard) for shard in sorted(shards)}
+        log.info("shards came", extra={"epochs": claimed, "tasks": count})
 
     def _take_over(self, shards: frozenset[int]) -> tuple[Loaded, list[Ended], frozenset[int]]:
         """In the writer: after all that was written before, and before anything that is decided under the claim. What

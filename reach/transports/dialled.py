@@ -113,7 +113,7 @@ class Dialled:
             return
         outcome = await self.look()
         instance = self.instance
-        if instance is None or self.lock.locked():
+        if instance is None or self.gone or self.lock.locked():  # another node's by now, who knows what is to run there
             return
         if outcome.answer is None:
             if outcome.refused:

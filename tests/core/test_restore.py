@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reach.core import effects as fx
-from reach.core.model import EffectKind, Requirement, TaskState
+from reach.core.model import Condition, EffectKind, Requirement, TaskState
 from reach.core.restore import restore_task, restore_waiting
 from reach.errors import ErrorClass, Reason
 from tests.core.harness import Shell, ended, named, outcome_of, running
@@ -22,6 +22,17 @@ def test_running_work_survives_a_restart():
     shell.report(task, "42")
     ended(task, TaskState.SUCCEEDED)
     assert outcome_of(task).attempts == 1
+
+
+def test_HLT_8_an_agent_that_comes_back_is_not_stalled_by_what_happened_before():
+    """Nobody knows when its work last went on: it is judged from here."""
+    shell, task, _ = running("one")
+    shell.now_ms += 600_000  # nobody was there meanwhile
+    shell.crash_and_load()
+    shell.step(shell.joined("one", running=named(task)))
+    one = shell.pool.instances["one"]
+    shell.advance_beating(2_000, one)
+    assert Condition.STALLED not in one.conditions
 
 
 @pytest.mark.parametrize("back", [False, True])

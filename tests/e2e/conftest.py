@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests import postgres
+from tests.e2e.nodes import Nodes
 from tests.e2e.plain import Plain
 from tests.e2e.processes import AgentProcess, Server, eventually
 
 StartAgents = Callable[..., list[AgentProcess]]
+AtNodes = Callable[..., list[AgentProcess]]
 
 
 @pytest.fixture
@@ -53,6 +55,40 @@ def start_agents(server: Server, plain: Plain, log: Path) -> Iterator[StartAgent
             made = [stack.enter_context(AgentProcess(server.address, log, *arguments)) for _ in range(count)]
             if wait:
                 eventually(lambda: len(set(plain.free()) - known) >= count, f"{count} agents take work")
+            return made
+
+        yield start
+
+
+@pytest.fixture
+def members() -> int:
+    """Of etcd, where there are nodes; a test may name others by `parametrize`."""
+    return 1
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, members: int) -> Iterator[Nodes]:
+    """Three nodes of a cluster, each with its share."""
+    made = Nodes(tmp_path, members=members)
+    try:
+        made.start()
+        yield made
+        assert not [line for node in made.all.values() for line in node.tracebacks()]
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def agents(nodes: Nodes, log: Path) -> Iterator[AtNodes]:
+    """Starts one agent of each type at each of the nodes that are named, `agents("ab", "reader")`, and waits until they
+    are up; more arguments are the agents'."""
+    with ExitStack() as stack:
+
+        def start(at: str, agent_type: str = "worker", *arguments: str) -> list[AgentProcess]:
+            who = ("--agent", agent_type, "--type", agent_type, *arguments)
+            made = [stack.enter_context(AgentProcess(nodes.all[name].address, log, *who)) for name in at]
+            for agent in made:
+                agent.instance()
             return made
 
         yield start

@@ -8,12 +8,12 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from reach import Client, TaskState
-from tests.e2e.agents.worker import text_of
+from tests.e2e.agents.worker import piece, text_of
 from tests.e2e.processes import begins, tell
 from tests.e2e.reading import Text
 
@@ -24,15 +24,37 @@ LOOKS = 64
 """Tasks that are looked up at a time."""
 
 
+class Asked(NamedTuple):
+    """Who was asked for a task."""
+
+    at: float
+    """Seconds of `time.time`."""
+    client: int
+    """Which of the clients."""
+    agent_type: str
+
+
 class Load:
     """Gives tasks at `RATE` and remembers what it was told of each.
 
     Four in five are answered at once; the others take up to a second, and some stream their answer.
+
+    Args:
+        client: Who gives them; of several, any.
+        chance: What is drawn.
+        types: The types of agents they are for.
+        patience: How many seconds those that were given may take in the end.
     """
 
-    def __init__(self, client: Client, chance: random.Random) -> None:
-        self._client = client
+    def __init__(
+        self, client: Client | Sequence[Client], chance: random.Random, types: Sequence[str] = ("worker",),
+        patience: float = PATIENCE,
+    ) -> None:  # fmt: skip
+        self._clients = [client] if isinstance(client, Client) else list(client)
         self._chance = chance
+        self._types = types
+        self._patience = patience
+        self.asked: dict[str, Asked] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._driver: asyncio.Task[None] | None = None
         self.wanted: dict[str, str] = {}
@@ -55,7 +77,7 @@ class Load:
         await asyncio.wait({self._driver})
         self.seconds = time.monotonic() - self.began_at
         if self._running:
-            await asyncio.wait(self._running, timeout=PATIENCE)
+            await asyncio.wait(self._running, timeout=self._patience)
         for task in list(self._running):
             self.failed[task.get_name()] = "no answer at the end"
             task.cancel()
@@ -73,6 +95,8 @@ class Load:
             await asyncio.sleep(0.004)
 
     async def _one(self, name: str, kind: float) -> None:
+        client = self._chance.randrange(len(self._clients))
+        self.asked[name] = Asked(time.time(), client, self._chance.choice(self._types))
         try:
             if kind < 0.8:
                 self.wanted[name] = name
@@ -89,7 +113,10 @@ class Load:
             self.told[name] = (text, time.time())
 
     async def _send(self, method: str, payload: Any, name: str) -> Any:
-        result = await self._client.send(method, payload, agent_type="worker", task_id=name, start_to_close=60)
+        _, client, agent_type = self.asked[name]
+        result = await self._clients[client].send(
+            method, payload, agent_type=agent_type, task_id=name, start_to_close=60
+        )
         if result.state is not TaskState.SUCCEEDED:
             self.failed[name] = f"{result.state.name} after {result.attempts} attempts: {result.error}"
         return result
@@ -98,10 +125,13 @@ class Load:
         self.wanted[name] = text_of(name, count)
         text = Text()
         payload = {"count": count, "pause": 0.02}
-        async for event in self._client.stream("stream", payload, agent_type="worker", task_id=name, start_to_close=60):
+        _, client, agent_type = self.asked[name]
+        events = self._clients[client].stream("stream", payload, agent_type=agent_type, task_id=name, start_to_close=60)
+        async for event in events:
             text.add(event.message)
         if text.value != self.wanted[name]:
-            self.failed[name] = f"the pieces that were streamed do not make the whole: {text.kinds}"
+            missing = [number for number in range(count) if piece(name, number) not in text.value]
+            self.failed[name] = f"the pieces that were streamed do not make the whole: {missing} {text.kinds}"
         return text.result
 
     def unserved(self, lives: list[tuple[float, float]]) -> list[float]:

@@ -263,6 +263,9 @@ class Link:
 
     def stop(self, *_: Any) -> None: ...
 
+    def refuse(self, *_: Any) -> None:
+        raise AssertionError("what an agent says of work that goes on elsewhere is not refused: it would stop it")
+
 
 def attach(node: Node, running: list[tuple[str, str, int, int]]) -> Link:
     link = Link()
@@ -282,6 +285,21 @@ def outcome_at(node: Node) -> int | None:
     found = node.store.find(TENANT, "t")
     assert found is not None
     return found.outcome.state if found.outcome is not None else None
+
+
+async def test_CLU_3_what_an_agent_says_while_its_pool_moves_is_for_the_new_owner(nodes: tuple[Node, Node]) -> None:
+    """It is said again to that one; here it is neither answered nor does it disturb anything."""
+    one, two = nodes
+    link = attach(one, [])
+    await one.settle()
+    one.submit("t", Interest.OUTCOME)
+    await one.settle()
+    piece = ev.LeaseExtended(link.instance, TENANT, "t", 1, link)
+    one.reach.post(link.offers[0][0].pool, piece)  # in the mail as the pool goes
+    await one.own(())
+    one.reach.post(link.offers[0][0].pool, piece)  # and after it went
+    await two.own(ALL)
+    assert attach(two, [(TENANT, "t", 1, 0)]).unknown == []
 
 
 @pytest.mark.parametrize("knows", [False, True])

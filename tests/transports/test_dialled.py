@@ -369,6 +369,30 @@ async def test_HAZ4_what_is_named_though_it_is_over_is_told_so_again(node, stubs
         assert [(key.task_id, key.attempt) for key in agent.cancelled][:1] == [("was-here", 1)]
 
 
+async def test_CLU_3_work_of_another_nodes_agent_is_not_cancelled(node, stubs, monkeypatch):
+    """The pool moved away while its agent was asked what it runs: by now that is for another owner."""
+    agent = EndpointAgent()
+    async with serving(agent):
+        await agent.register(stubs)
+        await wait_for_link(node, agent)
+        pool, _ = node.reach.instance("default", agent.instance_id)
+        look = Dialled.look
+        looked = asyncio.Event()
+
+        async def slow(self):
+            outcome = await look(self)
+            if self.joining.instance_id == agent.instance_id and agent.runs:
+                pool.instances.pop(agent.instance_id, None)
+                looked.set()
+            return outcome
+
+        monkeypatch.setattr(Dialled, "look", slow)
+        agent.runs = [{"task_id": "of-another-node", "attempt": 1}]
+        await asyncio.wait_for(looked.wait(), 5)
+        await asyncio.sleep(0.3)
+        assert not agent.cancelled
+
+
 async def test_A9_pings_go_only_to_servers_that_allow_them(stubs, monkeypatch):
     """A server with gRPC's defaults cuts off a client that pings each 10 s while a task is quiet."""
     made: list[dict[str, object]] = []

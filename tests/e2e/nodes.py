@@ -1,0 +1,142 @@
+"""The nodes of one cluster as real processes, on real etcd and PostgreSQL, and what must hold of their claims."""
+
+from __future__ import annotations
+
+import json
+import signal
+import urllib.error
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from reach.core.placement import SHARDS
+from tests import postgres
+from tests.contracts.etcd_servers import EtcdServers, need_etcd
+from tests.e2e.processes import Server, eventually
+
+
+class Node(Server):
+    """One node."""
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self.signal(signal.SIGCONT)
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started, and not ended since."""
+        return self._process is not None
+
+    def checks(self) -> dict[str, Any]:
+        """What `/readyz` tells; nothing if it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/readyz", timeout=1) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as refusal:
+            text = refusal.read()
+        except OSError:
+            return {}
+        checks: dict[str, Any] = json.loads(text)["checks"]
+        return checks
+
+    def owned(self) -> int:
+        """How many shards it says it owns; 0 if it does not know."""
+        owned = self.checks().get("owned", 0)
+        return owned if isinstance(owned, int) else 0
+
+    def records(self, message: str) -> list[dict[str, Any]]:
+        """What it logged with this message, all processes of it, in order."""
+        lines = (json.loads(line) for line in self.log_text().splitlines() if message in line)
+        return [line for line in lines if line["message"] == message]
+
+
+class Nodes:
+    """See the module.
+
+    Args:
+        folder: Of the test.
+        names: Of the nodes.
+        members: Of etcd.
+    """
+
+    def __init__(self, folder: Path, names: str = "abc", members: int = 1) -> None:
+        need_etcd()
+        self.folder = folder
+        self.database = postgres.server()
+        self.journal = self.database.database()
+        self.etcd = EtcdServers(folder, members)
+        (folder / "secret").write_text("the secret of these tests")
+        self.all = {name: self.made(name) for name in names}
+
+    def made(self, name: str) -> Node:
+        """A node that is not started."""
+        where = ("--journal", self.journal, "--cluster", "etcd://" + ",".join(self.etcd.endpoints))
+        who = ("--cluster-secret", str(self.folder / "secret"), "--node-id", name)
+        return Node(self.folder / name, arguments=(*where, *who))
+
+    def start(self) -> None:
+        """Starts all, and returns when each has its share."""
+        self.etcd.start_all()
+        at_once(node.start for node in self.all.values())
+        self.settle()
+
+    def settle(self, seconds: float = 20.0) -> None:
+        """Waits until each shard has an owner that knows it, and all that run own about as many."""
+        running = [node for node in self.all.values() if node.running]
+        fair = {SHARDS // len(running), -(-SHARDS // len(running))}
+
+        def shared() -> bool:
+            owned = [node.owned() for node in running]
+            return sum(owned) == SHARDS and fair.issuperset(owned)
+
+        eventually(shared, "all shards are owned, each node has its share", seconds)
+
+    def owned(self, name: str) -> int:
+        """How many shards a node says it owns; 0 if it is not ready."""
+        return self.all[name].owned()
+
+    async def epochs(self) -> dict[int, int]:
+        """Epoch by shard, as the journal has it."""
+        connection = await asyncpg.connect(self.journal, timeout=5)
+        try:
+            return dict(await connection.fetch("select shard, epoch from shard"))
+        finally:
+            await connection.close()
+
+    def claims(self) -> dict[tuple[int, int], list[str]]:
+        """Which nodes served a shard in which epoch, as they logged it."""
+        found = defaultdict(list)
+        for name, node in self.all.items():
+            for record in node.records("shards came"):
+                for shard, epoch in record["fields"]["epochs"].items():
+                    found[int(shard), epoch].append(name)
+        return found
+
+    def one_owner_each(self) -> int:
+        """Checks that no shard had two owners in one epoch; returns how often shards were claimed."""
+        claims = self.claims()
+        doubled = {key: names for key, names in claims.items() if len(names) != 1}
+        assert not doubled, f"(shard, epoch) with other than one owner: {doubled}"
+        return len(claims)
+
+    def stop(self) -> None:
+        """Ends all, whatever they are doing."""
+        for node in self.all.values():
+            node.kill()
+        self.etcd.kill_all()
+
+
+def at_once(work: Sequence[Callable[[], object]] | Any) -> None:
+    """Does all of it beside each other; raises what one of them raised."""
+    with ThreadPoolExecutor() as threads:
+        for doing in [threads.submit(one) for one in work]:
+            doing.result()
