@@ -9,7 +9,7 @@ BUF_VERSION := 1.75.0
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints services gen gen-check golden buf-check lint format types test sim planted fuzz kill-test cluster-test storm-test long-test demo bench ci clean
+.PHONY: help setup constraints services gen gen-check golden buf-check lint format types test sim planted fuzz kill-test cluster-test storm-test long-test demo cluster bench ci clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ ci: lint types gen-check buf-check test ## Everything CI runs
 
 demo: $(STAMP) ## Run the demo; ARGS="--json FILE ..." goes to `reach demo`
 	@$(BIN)/reach demo $(ARGS)
+
+cluster: $(STAMP) services ## Run a cluster on this machine until Ctrl-C; ARGS="--base 9100 --data FOLDER" etc.
+	@$(BIN)/python -m reach.testing.cluster $(ARGS)
 
 bench: $(STAMP) ## Measure; ARGS="PRF-1 PRF-2" picks
 	@$(BIN)/python -m bench $(ARGS)

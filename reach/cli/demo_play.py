@@ -21,6 +21,8 @@ from reach.sdk.specs import new_task_id
 
 WORK_S: Final = 22.0
 """How long all tasks together may take; what has not ended then is lost."""
+WORK_ELSEWHERE_S: Final = 60.0
+"""The same with servers of others: a node may be killed meanwhile, and started again."""
 _ASK_S: Final = 2.0
 
 
@@ -28,13 +30,16 @@ def play(processes: DemoProcesses, jobs: list[Job], *, as_json: bool, keep: bool
     """All of it, with processes that somebody else ends; the exit code."""
     show = Show(quiet=as_json)
     began = time.monotonic()
-    show.stage("starting a server")
-    processes.start_server()
-    show.stage(f"server at {processes.address}; starting {len(AGENTS)} agents, each a process of its own")
+    processes.prepare()
+    if not processes.given:
+        show.stage("starting a server")
+        processes.start_server()
+    where = ", ".join(processes.servers)
+    show.stage(f"server at {where}; starting {len(AGENTS)} agents, each a process of its own")
     processes.start_agents()
-    with Connection(Target(processes.address, "", None)) as server:
+    with Connection(_target(processes)) as server:
         processes.await_agents(server)
-    show.stage(f"joined: {', '.join(instance_id for instance_id, *_ in AGENTS)}")
+    show.stage(f"joined: {', '.join(processes.agents.values())}")
     tracks = [Track(job) for job in jobs]
     asyncio.run(_send_all(processes, show, tracks))
     figures = figures_of(tracks)
@@ -49,8 +54,12 @@ def play(processes: DemoProcesses, jobs: list[Job], *, as_json: bool, keep: bool
     return Exit.OK if good else Exit.TASK_FAILED
 
 
+def _target(processes: DemoProcesses) -> Target:
+    return Target(processes.servers[0], None if processes.given else "", None)
+
+
 def _keep(processes: DemoProcesses) -> None:
-    say(f"\nStill running. In another terminal:\n  export AGENT_REACH_ADDR={processes.address}")
+    say(f"\nStill running. In another terminal:\n  export AGENT_REACH_ADDR={processes.servers[0]}")
     say(
         '  reach agents list\n  reach dispatch --agent order-reports "total revenue by region in 2025"\nCtrl-C ends it.'
     )
@@ -63,9 +72,10 @@ def _keep(processes: DemoProcesses) -> None:
 async def _send_all(processes: DemoProcesses, show: Show, tracks: list[Track]) -> None:
     """Gives all tasks at once and follows each to its end."""
     show.stage(f"{len(tracks)} tasks")
-    async with Client(processes.address, api_key="", source="reach-demo") as client:
+    key, limit_s = (None, WORK_ELSEWHERE_S) if processes.given else ("", WORK_S)
+    async with Client(processes.servers[0], api_key=key, source="reach-demo") as client:
         try:
-            async with asyncio.timeout(WORK_S):
+            async with asyncio.timeout(limit_s):
                 await asyncio.gather(*(_send(client, processes, show, track) for track in tracks))
         except TimeoutError:
             await asyncio.gather(*(_look_again(client, track) for track in tracks))

@@ -1,16 +1,17 @@
-"""The processes of `reach demo`: a server and its agents, in a folder that goes away with them."""
+"""The processes of `reach demo`: agents, and a server unless one is given, in a folder that goes away with them."""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ from reach.errors import Reason, Unavailable
 START_S: Final = 20.0
 """How long the server or the agents may take to be there."""
 _STEP_S: Final = 0.03
+_KEY: Final = "AGENT_REACH_API_KEY"
 _SERVER: Final = "server"
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGENT_GRACE_S: Final = 3.0
@@ -38,10 +40,20 @@ class DemoProcesses:
     """Starts them, and ends each by its process id, whatever happens: call `stop` in a `finally`.
 
     Belongs to the main thread: signals are held back where one could part a process from the note of it.
+
+    Args:
+        servers: Of others, to be used; none: one is started.
     """
 
-    def __init__(self) -> None:
-        self.address = ""
+    def __init__(self, servers: Sequence[str] = ()) -> None:
+        self.servers = list(servers)
+        """Where tasks are given; agents are spread over them."""
+        self.given = bool(servers)
+        self.agents = {name: name for name, *_ in AGENTS}
+        """Instance by its name here. Those at a server of others are told apart from those of other demos."""
+        if servers:
+            mark = secrets.token_hex(3)
+            self.agents = {name: f"{name}-{mark}" for name in self.agents}
         self._folder: Path | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -51,10 +63,13 @@ class DemoProcesses:
         assert self._folder is not None
         return self._folder
 
-    def start_server(self) -> None:
-        """Starts the server on ports that are free, and returns when it serves."""
+    def prepare(self) -> None:
+        """Makes the folder."""
         with signals_held():
             self._folder = Path(tempfile.mkdtemp(prefix="reach-demo-"))
+
+    def start_server(self) -> None:
+        """Starts a server on ports that are free, and returns when it serves."""
         options = ["--data", str(self.folder / "data"), "--log-level", "info", "--log-format", "json"]
         ports = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]
         server = self._spawn(_SERVER, ["reach.cli", "serve", *ports, *options])
@@ -63,12 +78,13 @@ class DemoProcesses:
             if server.poll() is not None or time.monotonic() > end:
                 raise Unavailable(f"the server did not start:\n{self._log_of(_SERVER)}", Reason.AGENT_UNAVAILABLE)
             time.sleep(_STEP_S)
-        self.address = f"127.0.0.1:{port}"
+        self.servers = [f"127.0.0.1:{port}"]
 
     def start_agents(self) -> None:
         """Starts the agents; `missing` says which are not there yet."""
-        for instance_id, module, options in AGENTS:
-            names = ["--addr", self.address, "--instance-id", instance_id]
+        for number, (name, module, options) in enumerate(AGENTS):
+            instance_id = self.agents[name]
+            names = ["--addr", self.servers[number % len(self.servers)], "--instance-id", instance_id]
             self._spawn(instance_id, [f"reach.demo_agents.{module}", *names, *options])
 
     def await_agents(self, server: Any) -> None:
@@ -80,7 +96,7 @@ class DemoProcesses:
         while True:
             found = server.ask(stub.ListAgents, registry_pb2.ListAgentsRequest()).agents
             ready = {agent.registration.instance_id for agent in found if not agent.blocked_by}
-            if ready >= {instance_id for instance_id, *_ in AGENTS}:
+            if ready >= set(self.agents.values()):
                 return
             for instance_id, process in self._processes.items():
                 if process.poll() is not None or time.monotonic() > end:
@@ -108,9 +124,13 @@ class DemoProcesses:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
     def _spawn(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
-        # What our environment says of servers and keys is not meant for these. -P: a file in the working folder that is
-        # named like a module of ours is not one. A session of its own: Ctrl-C is for us, we end the others.
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("AGENT_REACH_")}
+        # What our environment says of servers and keys is not meant for a server of our own. -P: a file in the working
+        # folder that is named like a module of ours is not one. A session of its own: Ctrl-C is for us, we end the
+        # others.
+        kept = {_KEY} if self.given else set()
+        environment = {
+            key: value for key, value in os.environ.items() if key in kept or not key.startswith("AGENT_REACH_")
+        }
         with (self.folder / f"{name}.log").open("wb") as log, signals_held():
             process = self._processes[name] = subprocess.Popen(
                 [sys.executable, "-P", "-m", *arguments],

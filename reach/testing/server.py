@@ -31,6 +31,7 @@ class LocalServer:
         folder: Where it keeps its data; None: a temporary folder, removed at the end.
         arguments: More arguments for `reach serve`.
         environment: More environment variables, such as `AGENT_REACH_SERVER_DRAIN_SECONDS`.
+        own_session: Ctrl-C in the terminal is not for it.
     """
 
     def __init__(
@@ -38,13 +39,17 @@ class LocalServer:
         folder: Path | str | None = None,
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        *,
+        own_session: bool = False,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="reach-") if folder is None else None
         self.folder = Path(self._temporary.name if self._temporary is not None else folder or ".")
         self._arguments = list(arguments)
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._own_session = own_session
         self._log = self.folder / "server.log"
+        self._seen = 0
         self.port = 0
         self.admin_port = 0
 
@@ -59,6 +64,16 @@ class LocalServer:
         assert self._process is not None, "the server is not running"
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> Path:
+        """The file that it logs to."""
+        return self._log
+
     def command(self) -> list[str]:
         """The command line that starts it."""
         where = ["--data", str(self.folder), "--port", str(self.port), "--admin-port", str(self.admin_port)]
@@ -70,19 +85,34 @@ class LocalServer:
         Raises:
             RuntimeError: it ended, or did not serve in time; the message has its log.
         """
+        self.spawn()
+        return self.await_serving()
+
+    def spawn(self) -> None:
+        """Starts it without waiting."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
-            seen = log.tell()
-            environment = {**os.environ, **self._environment}
+            self._seen = log.tell()
             self._process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._environment},
+                start_new_session=self._own_session,
             )
+
+    def await_serving(self) -> Self:
+        """Waits until a server that was spawned serves.
+
+        Raises:
+            RuntimeError: it ended, or did not serve in time; the message has its log.
+        """
         deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            for line in self._log.read_bytes()[seen:].splitlines():
+        while self.running and time.monotonic() < deadline:
+            for line in self._log.read_bytes()[self._seen :].splitlines():
                 if self._is_serving(line):
                     return self
-            if self._process.poll() is not None:
-                break
             time.sleep(0.02)
         log_text = self.log_text()[-4000:]
         self.kill()
@@ -110,7 +140,7 @@ class LocalServer:
         """Ends it with SIGTERM, as an operator would; returns its exit code."""
         if self._process is None:
             return 0
-        self._process.send_signal(signal.SIGTERM)
+        self.ask_to_stop()
         try:
             return self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -118,6 +148,11 @@ class LocalServer:
             raise
         finally:
             self._process = None
+
+    def ask_to_stop(self) -> None:
+        """Sends SIGTERM, without waiting."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
 
     def log_text(self) -> str:
         """What it has logged so far."""
