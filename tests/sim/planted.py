@@ -19,6 +19,7 @@ from reach.core.stream import Interest, Reader
 from reach.rpc import dead_letters
 from reach.runtime.committer import Committer
 from reach.runtime.outbox import Outbox
+from reach.runtime.retention import END_OF_TIME, Retention
 from reach.runtime.sessions import Sessions
 from reach.transports.dialled import Dialled
 from reach.transports.executions import Execution
@@ -179,6 +180,21 @@ def requeued_under_any_id(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(dead_letters, "new_id", new_id)
 
 
+def results_that_go_before_their_time(patch: pytest.MonkeyPatch) -> None:
+    """What is removed by age is removed however young it is."""
+    honest = Retention._purge
+
+    async def purge(self: Retention, before_ms: int, **rest: Any) -> int:
+        return await honest(self, END_OF_TIME, **rest)
+
+    patch.setattr(Retention, "_purge", purge)
+
+
+def purged_in_memory_only(patch: pytest.MonkeyPatch) -> None:
+    """A dead letter that is removed is back after the next restart."""
+    patch.setattr("reach.runtime.past.Past.remove", lambda self, rows: len(rows))
+
+
 PLANTED: dict[str, Any] = {
     "ack before commit": ack_before_commit,
     "retry without fencing": retry_without_fencing,
@@ -194,4 +210,6 @@ PLANTED: dict[str, Any] = {
     "checks that say nothing": checks_that_say_nothing,
     "requeued under any id": requeued_under_any_id,
     "other content is the same": other_content_is_the_same,
+    "results that go before their time": results_that_go_before_their_time,
+    "purged in memory only": purged_in_memory_only,
 }

@@ -50,7 +50,10 @@ class AttemptTruth:
 
     def winner(self, key: TaskKey, attempt: int, instance: str, content: Any) -> None:
         """An attempt ended its task with an answer, which it must have given."""
-        said = self._checker.truth(key).said.get((attempt, instance), ())
+        known = self._checker.truth(key)
+        said = known.said.get((attempt, instance), set())
+        if known.past is not None:  # an agent that was away says of an attempt what it has said of one before
+            said = said | known.past.said.get((attempt, instance), set())
         if content not in said:
             message = f"attempt {attempt} at {instance} has not said {content!r}, but {sorted(said)[:3]}"
             self._violate("ANSWER_IS_THE_WINNERS", key, message)
@@ -102,8 +105,8 @@ class AttemptTruth:
 
     def acknowledged(self, key: TaskKey, attempt: int, answered: bool) -> None:
         """The server says that the outcome of an attempt is safe. `answered`: the agent had said success."""
-        known = self._checker.truth(key)
-        if known.volatile or known.outcome is not None:
+        known = self._checker.meant(key)
+        if known.volatile or known.outcome is not None or known.past is not None:
             if answered and known.told_at is None:
                 known.told_at = self._checker.now()
             return

@@ -13,6 +13,7 @@ from reach.core.model import FIRST_TERMINAL, TaskKey, TaskState
 from reach.core.rows import OutcomeRow, TaskRow, Writes
 from reach.testing.sim.attempt_truth import AttemptTruth
 from reach.testing.sim.caller_truth import CallerTruth
+from reach.testing.sim.keeping import KeepingTruth
 from reach.testing.sim.operators import OperatorTruth
 from reach.testing.sim.questions import QuestionTruth
 from reach.testing.sim.sessions import SessionTruth
@@ -37,6 +38,7 @@ class Checker:
         self.attempts = AttemptTruth(self)
         self.callers = CallerTruth(self)
         self.operators = OperatorTruth(self)
+        self.keeping = KeepingTruth(self)
         self.sessions = SessionTruth(self)
         self.webhooks = WebhookTruth(self)
         self.questions = QuestionTruth(self)
@@ -60,6 +62,21 @@ class Checker:
         if known.volatile and known.told_at is not None and self.now() > known.told_at + VOLATILE_SECONDS:
             known.forget()
         return known
+
+    def meant(self, key: TaskKey) -> TaskTruth:
+        """As `truth`; the task that had the id before, as long as there is no other one: memory may still have it."""
+        known = self.truth(key)
+        return known if known.row or known.past is None else known.past
+
+    def forget_row(self, row: int) -> TaskKey | None:
+        """The journal has removed a row: its id is free."""
+        key = self._rows.pop(row, None)
+        if key is not None:
+            past, self.tasks[key] = self.tasks[key], TaskTruth()
+            past.past, self.tasks[key].past, self.tasks[key].reborn = None, past, True
+            self.webhooks.removed(key)
+            self.questions.removed(key)
+        return key
 
     def submitted(self, key: TaskKey, *, volatile: bool) -> None:
         """A caller is about to bring a task."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from random import Random
 
 from reach.core.rows import Writes
 from reach.store.base import StoreBroken, StoreError, StoreFull, StoreUnavailable
-from reach.store.memory import MemoryJournal
+from reach.store.memory import EVERY_SHARD, MemoryJournal
 from reach.testing.sim.checker import Checker
 from reach.testing.sim.story import Story
 
@@ -24,6 +25,7 @@ class FaultyJournal(MemoryJournal):
         self.unknown = 0.0
         """Share of commits that are made, and said not to be."""
         self.commits = 0
+        self._before_ms: int | None = None
 
     def commit(self, writes: Writes) -> list[int]:
         """See Journal."""
@@ -38,6 +40,34 @@ class FaultyJournal(MemoryJournal):
             self._checker.sessions.unsure(writes)
             raise StoreUnavailable("the connection broke while the commit ran")
         return taken
+
+    def purge(
+        self, ended_before_ms: int, limit: int, *, dead_letters: bool = False, shards: Collection[int] = EVERY_SHARD
+    ) -> int:
+        """See Journal."""
+        if self.trouble is not None:
+            raise self.trouble
+        if dead_letters:
+            self._checker.keeping.purge_of_dead(limit, ended_before_ms)
+        self._before_ms = ended_before_ms
+        try:
+            return super().purge(ended_before_ms, limit, dead_letters=dead_letters, shards=shards)
+        finally:
+            self._before_ms = None
+
+    def remove(self, rows: Sequence[int]) -> int:
+        """See Journal."""
+        if self.trouble is not None:
+            raise self.trouble
+        return super().remove(rows)
+
+    def _remove(self, rows: list[int]) -> int:
+        removed = super()._remove(rows)
+        for row in rows:
+            self._checker.keeping.removed(row, before_ms=self._before_ms)
+        if removed:
+            self._story.tell("journal", "removes {} tasks", removed)
+        return removed
 
 
 TROUBLES: tuple[type[StoreError], ...] = (StoreFull, StoreUnavailable, StoreBroken)
@@ -78,6 +108,7 @@ class Dice:
         self.weights = list(weights.values())
         if not any(self.weights):
             self.weights[0] = 1
+        self.clock_leaps = bool(weights["clock"])
         self.queue_limit = random.choice((3, 20, 200_000))
         self.queue_bytes = random.choice((1 << 30, 1 << 30, 600))
         self.callers = random.randrange(1, 4)

@@ -8,8 +8,9 @@ from random import Random
 from types import ModuleType
 
 from reach.core import context, delivery, finished, stream
+from reach.runtime import retention
 
-KNOBS: tuple[tuple[tuple[ModuleType, ...], str, tuple[int, ...]], ...] = (
+KNOBS: tuple[tuple[tuple[ModuleType, ...], str, tuple[float, ...]], ...] = (
     ((stream, delivery), "RESERVE", (3, 7)),
     ((stream,), "KEEP_BYTES", (200, 1_000)),
     ((stream,), "KEEP_MS", (300, 2_000)),
@@ -18,6 +19,8 @@ KNOBS: tuple[tuple[tuple[ModuleType, ...], str, tuple[int, ...]], ...] = (
     ((finished,), "KEEP_PLAIN", (1, 4)),
     ((finished,), "KEEP_BYTES", (300,)),
     ((finished,), "KEEP_MS", (200,)),
+    ((retention,), "LEAST_MS", (2_000, 10_000)),
+    ((retention,), "EVERY_SECONDS", (1.0, 3.0)),
     ((context,), "SUMMARISE_EVERY", (2, 3)),
 )
 """(modules that have it, its name, what it may be)"""
@@ -27,7 +30,7 @@ KNOBS: tuple[tuple[tuple[ModuleType, ...], str, tuple[int, ...]], ...] = (
 def turned(random: Random, *, volatile: bool) -> Iterator[list[str]]:
     """Turns some knobs for the time of a history; says which. `volatile`: there are tasks that only memory has, which
     must not be forgotten sooner than is promised."""
-    before: list[tuple[ModuleType, str, int]] = []
+    before: list[tuple[ModuleType, str, float]] = []
     words = []
     for modules, name, choices in KNOBS:
         value = random.choice(choices)

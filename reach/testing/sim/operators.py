@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 EVERY_S = 5.0
 """How often an operator looks, on average."""
+PURGES = 0.3
+"""Share of looks after which dead letters are removed."""
 
 
 class OperatorTruth:
@@ -31,6 +33,8 @@ class OperatorTruth:
 
     def requeued(self, key: TaskKey, request_id: str, new_id: str) -> None:
         """The server says which new task tries a dead letter again."""
+        if self._checker.truth(key).reborn:
+            return  # it was removed, and may be another dead letter by now
         self._checker.callers.accepted((key[0], new_id))
         first = self._became.setdefault((key, request_id), new_id)
         if first != new_id:
@@ -59,6 +63,9 @@ class Operators:
         if not dead:
             return
         key = world.random.choice(dead)
+        if world.random.random() < PURGES:
+            self._purge(key)
+            return
         self._requests += 1
         request = f"again-{self._requests}"
         world.story.tell("operator", "tries {} again", TaskName(key[1]))
@@ -66,16 +73,43 @@ class Operators:
         for _ in range(world.random.choice((0, 1, 2))):
             world.loop.call_later(world.random.choice((0.0, 0.003, 1.0, 6.0)), self._requeue, key, request)
 
+    def _purge(self, key: TaskKey) -> None:
+        """Removes a dead letter, or all of its tenant."""
+        server, checker = self._world.server, self._world.checker
+        if not server.up:
+            return
+        row = checker.truth(key).row
+        every = self._world.random.random() < 0.2
+        checker.keeping.purge_asked(key[0], "" if every else key[1])
+        self._world.story.tell("operator", "removes {}{}", TaskName(key[1]), " and all others" if every else "")
+        request = ops_pb2.PurgeDeadLettersRequest(task_ids=[] if every else [key[1]], all=every)
+
+        async def ask() -> None:
+            try:
+                purged = await self._letters().purge(Principal(key[0], "sim", frozenset()), request)
+            except (ReachError, StoreError):
+                return
+            self._world.story.tell("operator", "hears that {} are removed", purged)
+            if purged:
+                checker.keeping.purged(key, row)
+
+        server.process.create_task(ask())
+
+    def _letters(self) -> DeadLetters:
+        server = self._world.server
+        return DeadLetters(
+            cast("Any", SimpleNamespace(reach=server.reach, tasks=server, until_stopped=lambda one: one))
+        )
+
     def _requeue(self, key: TaskKey, request_id: str) -> None:
         server = self._world.server
         if not server.up:
             return
-        door = SimpleNamespace(reach=server.reach, tasks=server, until_stopped=lambda sink: sink)
         request = ops_pb2.RequeueDeadLettersRequest(task_ids=[key[1]], request_id=request_id)
 
         async def ask() -> None:
             try:
-                answer = await DeadLetters(cast("Any", door)).requeue(Principal(key[0], "sim", frozenset()), request)
+                answer = await self._letters().requeue(Principal(key[0], "sim", frozenset()), request)
             except (ReachError, StoreError):
                 return
             for new_id in answer.new_task_ids.values():

@@ -44,12 +44,19 @@ class QuestionTruth:
             if [one[0] for one in kept.values()].count(given.input_id) > 1:
                 self._checker.violate("INPUT_COUNTS_ONCE", key, f"input {given.input_id} answers two questions")
 
+    def removed(self, key: TaskKey) -> None:
+        """A task is removed, and its questions and answers with it."""
+        self._kept.pop(key, None)
+        self._asked = {one for one in self._asked if one[0] != key}
+        self._taken = {one: given for one, given in self._taken.items() if one[0] != key}
+
     def acknowledged(self, key: TaskKey, attempt: int) -> None:
         """The server says that it has the question of an attempt."""
         known = self._checker.truth(key)
-        if known.volatile or (key, attempt) in self._asked or known.outcome is not None or attempt in known.failed:
+        if known.volatile or known.past is not None or known.outcome is not None or attempt in known.failed:
             return
-        self._checker.violate("QUESTION_IS_DURABLE", key, f"the question of #{attempt} is not written down")
+        if (key, attempt) not in self._asked:
+            self._checker.violate("QUESTION_IS_DURABLE", key, f"the question of #{attempt} is not written down")
 
     def given(self, key: TaskKey, attempt: int, question: str, content: Any) -> None:
         """The server gives an attempt the answer to its question."""
@@ -63,7 +70,8 @@ class QuestionTruth:
 
     def taken(self, key: TaskKey, given: Input) -> None:
         """The server says that it has taken an answer."""
-        if self._checker.truth(key).volatile:
+        known = self._checker.truth(key)
+        if known.volatile or (known.past is not None and key not in self._kept):
             return
         if (given.input_id, given.content) not in [(one[0], one[2]) for one in self._kept.get(key, {}).values()]:
             self._checker.violate("INPUT_IS_DURABLE", key, f"{given.input_id} is taken and not written down")

@@ -17,6 +17,7 @@ from reach.runtime.loading import restore, unapplied_turns
 from reach.runtime.outbox import Bounds
 from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
+from reach.runtime.retention import Retention
 from reach.runtime.settings import Settings
 from reach.store.base import StoreError
 from reach.testing.sim.agent_door import AgentDoor
@@ -33,7 +34,7 @@ from reach.transports.dialler import DialSettings
 from reach.transports.webhooks import Webhooks, WebhookSettings
 from reach.wire.codec import ProtoCodec
 from reach.wire.requests import TaskReader
-from reach.wire.webhooks import KIND
+from reach.wire.webhooks import FAILED, KIND
 
 IDLE_SECONDS = 4.0
 """How often pools that nobody needs are looked for (a minute in a node)."""
@@ -127,6 +128,7 @@ class Server:
             self.host.level_1.default_retry = READER.default_retry
             self.reach = Reach(self.host, "sim")
             self._deliver_webhooks(process)
+            self._keep(process)
             restored = restore(self.host, self.journal.load(), unapplied_turns(self.journal))
             self._dial(process)
         finally:
@@ -142,6 +144,13 @@ class Server:
             self.notes, settings, process,
         )  # fmt: skip
         host.outbox.register(KIND, deliveries, Bounds(facts=self.random.choice((2, 64)), lanes=8))
+
+    def _keep(self, process: Process) -> None:
+        """Removes what has been kept long enough."""
+        keep, clock = self.checker.keeping.keep, self.host.clock
+        if keep is not None:
+            kept = Retention(self.journal, self.reach.tending, clock.wall_ms, keep, FAILED, clock.now_ms)
+            process.create_task(kept.run())
 
     def _dial(self, process: Process) -> None:
         """Dials those that want it, those of the journal at once."""

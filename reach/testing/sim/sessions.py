@@ -40,7 +40,9 @@ class SessionTruth:
         """The outcome of a task is durable."""
         session = self._of.get(key)
         if session is not None:
-            self._ended.setdefault((key[0], session), []).append(key[1])
+            ended = self._ended.setdefault((key[0], session), [])
+            if key[1] not in ended:  # one that was removed and is brought again is the same turn
+                ended.append(key[1])
 
     def _durable(self, tenant: str, ids: list[str]) -> list[str]:
         return [one for one in ids if not self._checker.truth((tenant, one)).volatile]

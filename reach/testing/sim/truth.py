@@ -26,8 +26,8 @@ class TaskTruth:
     """What is known of one task."""
 
     __slots__ = (
-        "accepted", "acted", "attempts", "checkpoint", "effects", "failed", "given", "offered", "outcome",
-        "reborn", "reserved", "row", "said", "spec", "told", "told_at", "volatile",
+        "accepted", "acted", "attempts", "checkpoint", "effects", "failed", "given", "numbers", "offered",
+        "outcome", "past", "reborn", "reserved", "row", "said", "spec", "told", "told_at", "volatile",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -53,8 +53,12 @@ class TaskTruth:
         self.told: Ending | None = None
         self.told_at: float | None = None
         """When somebody first heard of its end: a caller, or the agent whose answer was taken."""
+        self.numbers: dict[int, Any] = {}
+        """What was told under each number."""
         self.reborn = False
-        """It is volatile, and was or may have been forgotten."""
+        """It was or may have been forgotten: it is volatile, or was removed."""
+        self.past: TaskTruth | None = None
+        """The task that had this id before, and was removed."""
 
     def forget(self) -> None:
         """It is volatile, and nobody has to know of it any more: under the same id it begins anew."""

@@ -18,6 +18,7 @@ from reach.testing.sim.calls import Exchange
 from reach.testing.sim.checker import Checker
 from reach.testing.sim.dialled import DialledAgent
 from reach.testing.sim.faults import TROUBLES, Dice
+from reach.testing.sim.keeping import keep_of
 from reach.testing.sim.knobs import turned
 from reach.testing.sim.link import Network
 from reach.testing.sim.loop import VirtualLoop
@@ -53,6 +54,8 @@ class World:
         settings.dead_letters = self.random.random() < 0.8
         settings.session_ttl_ms = SESSION_TTL_MS
         settings.input_wait_ms = dice.input_wait_ms
+        self.checker.keeping.keep = keep_of(self.random)
+        self.checker.keeping.clock_leaps = dice.clock_leaps
         self.network = Network(self.loop, self.random, dice.slow_frames)
         self.server = Server(self.loop, self.random, self.checker, self.story, settings, dice.slow_disk)
         self.server.journal.unknown = dice.unknown_commits
@@ -347,6 +350,10 @@ class _ErrorLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler."""
         if record.msg.startswith(self.EXPECTED):
+            return
+        if record.msg == "a webhook was given up" and self._world.checker.webhooks.is_removed(
+            record.__dict__["task_id"]
+        ):
             return
         text = record.getMessage()
         if record.exc_info is not None and record.exc_info[1] is not None:
