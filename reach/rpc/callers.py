@@ -174,10 +174,10 @@ class CallerStream:
     def close(self) -> None:
         """The caller is gone: its readers are let go; its tasks go on unless it asked otherwise."""
         self.out.close()
-        for task_id, reader in self._with_caller.items():
+        for task_id, reader in list(self._with_caller.items()):
             if reader.task is None or reader.task.outcome is None:
                 self._reach.cancel(self._tenant, task_id, "the caller is gone", None)
-        for task_id, reader in self._readers.items():
+        for task_id, reader in list(self._readers.items()):  # one that waits may come in, and be refused, only now
             self._reach.unsubscribe(reader, self._tenant, task_id)
         self._readers.clear()
         if self._branches is not None:

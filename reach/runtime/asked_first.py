@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from reach.core.model import Fault, Task, TaskKey
 from reach.core.resolving import Selector
 from reach.core.stream import Reader
-from reach.errors import ReachError
+from reach.errors import ErrorClass, ReachError
 from reach.runtime.faults import fault_of
 from reach.runtime.texts import Texts
 
 if TYPE_CHECKING:
     from reach.runtime.host import Host
+
+
+BEHIND = 64
+"""What can be asked of a task while it waits for the word of the journal; what is more finds no such task."""
 
 
 class AskedFirst:
@@ -23,23 +28,28 @@ class AskedFirst:
         self._host = host
         self._texts = texts
         self._waiting: dict[TaskKey, Callable[[], None] | None] = {}
+        """For their meaning."""
+        self._behind: dict[TaskKey, list[Callable[[], None]]] = {}
+        """For the word of the journal, and what was asked of each meanwhile."""
 
     def meaning(self, task: Task, selector: Selector, again: Callable[[], None]) -> bool:
         """Lets a task wait until the meaning of its text is known, or the time for that is over; then it comes
         `again`. False: go on."""
         key = task.key
         if key in self._waiting:
-            self.hurry(key)
+            go_on = self._waiting[key]
+            if go_on is not None:
+                go_on()  # it is brought again
             return False
 
-        def go_on() -> None:
-            if self._waiting.get(key) is go_on:
+        def resume() -> None:
+            if self._waiting.get(key) is resume:
                 self._waiting[key] = None  # it has had its time
                 again()
                 del self._waiting[key]
 
-        self._waiting[key] = go_on
-        if self._texts.ask(task.tenant, selector, go_on):
+        self._waiting[key] = resume
+        if self._texts.ask(task.tenant, selector, resume):
             return True
         del self._waiting[key]
         return False
@@ -50,39 +60,51 @@ class AskedFirst:
         key, trees = task.key, self._host.trees
         refusal = trees.refusal(task)
         if refusal is not None:
-            reader.sink.refused(reader, refusal)
+            self._refuse(task, reader, refusal)
             return True
         parent = self._host.tasks.get((task.tenant, task.parent_task_id))
         if parent is not None and parent is not task:
             try:
                 task.spec = self._host.codec.bounded(task.spec, parent.spec)
             except ReachError as error:
-                reader.sink.refused(reader, fault_of(error))
+                self._refuse(task, reader, fault_of(error))
                 return True
-        if key in self._waiting:
-            return False
-
-        def go_on() -> None:
-            told(None)
+        if self._wait(key, again):
+            return True
 
         def told(fault: Fault | None) -> None:
-            if self._waiting.get(key) is not go_on:
-                return
-            self._waiting[key] = None
+            asked = self._behind.pop(key, [])
             if fault is None:
                 again()
             else:
-                reader.sink.refused(reader, fault)
-            del self._waiting[key]
+                self._refuse(task, reader, fault)
+            for act in asked:
+                act()
 
-        self._waiting[key] = go_on
         if trees.ask_parent(task, told):
+            self._behind[key] = []
             return True
-        del self._waiting[key]
         return False
 
-    def hurry(self, key: TaskKey) -> None:
-        """Somebody speaks of a task that waits for the meaning of its text: it is to be there first."""
+    def _refuse(self, task: Task, reader: Reader, fault: Fault) -> None:
+        """Unless it was taken, and ended, before: then it comes again, and is answered (DLV-3)."""
+        if fault.error_class is not ErrorClass.INVALID_REQUEST:
+            reader.sink.refused(reader, fault)
+            return
+        refuse = partial(reader.sink.refused, reader, fault)
+        self._host.past.answer(reader, task.tenant, task.task_id, task.spec, refuse)
+
+    def _wait(self, key: TaskKey, act: Callable[[], None]) -> bool:
+        asked = self._behind.get(key)
+        if asked is None or len(asked) >= BEHIND:
+            return False
+        asked.append(act)
+        return True
+
+    def hurry(self, key: TaskKey, act: Callable[[], None]) -> bool:
+        """Somebody speaks of a task that waits: it is to be there first. If its meaning is all that it waits for, that
+        waits no longer. True: `act` is called when the journal has said whether the task can be there at all."""
         go_on = self._waiting.get(key)
         if go_on is not None:
             go_on()
+        return self._wait(key, act) if self._behind else False

@@ -125,7 +125,8 @@ class Reach:
 
     def cancel(self, tenant: str, task_id: str, reason: str, reply: Any) -> None:
         """Cancels a task; `reply.done` gets the task as it ended."""
-        self._first.hurry((tenant, task_id))
+        if self._first.hurry((tenant, task_id), partial(self.cancel, tenant, task_id, reason, reply)):
+            return
         pool = self._pool_of(tenant, task_id)
         self.host.trees.cancel((tenant, task_id))  # it is marked before its children are listed
         if pool is None and self.abroad is not None:
@@ -150,7 +151,8 @@ class Reach:
     def subscribe(self, tenant: str, task_id: str, reader: Reader) -> None:
         """Reads a task from the position that the reader has."""
         reader.reads = True
-        self._first.hurry((tenant, task_id))
+        if self._first.hurry((tenant, task_id), partial(self.subscribe, tenant, task_id, reader)):
+            return
         host = self.host
         pool = self._pool_of(tenant, task_id)
         if pool is None and self.abroad is not None:
@@ -165,7 +167,8 @@ class Reach:
 
     def unsubscribe(self, reader: Reader, tenant: str, task_id: str) -> None:
         """Lets a reader go, also one that its task does not know yet: it leaves right after it has come."""
-        self._first.hurry((tenant, task_id))
+        if self._first.hurry((tenant, task_id), partial(self.unsubscribe, reader, tenant, task_id)):
+            return
         pool = reader.task.pool if reader.task is not None else self._pool_of(tenant, task_id)
         if pool is not None:
             self.host.post(pool, ev.Unsubscribed(reader))

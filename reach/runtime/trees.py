@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from reach.core import events as ev
@@ -134,26 +135,46 @@ class Trees:
         return None
 
     def ask_parent(self, task: Task, then: Callable[[Fault | None], None]) -> bool:
-        """If nothing in memory tells whether the asking task is cancelled, the journal is asked, and `then` hears why
-        the task cannot be taken, or None. False: there is no need."""
-        name = task.parent_task_id or task.root_task_id
-        key = (task.tenant, name)
-        if name == task.task_id or key in self._host.tasks or key in self._fine:
+        """If nothing in memory tells whether the asking task, or the first of the tree, is cancelled, the journal is
+        asked, and `then` hears why the task cannot be taken, or None. False: there is no need."""
+        names = self._unknown(task)
+        if not names:
             return False
 
-        def told(found: StoredTask | Fault | None) -> None:
+        def ask() -> None:
+            key = names.pop(0)
+            self._host.past.look_up(*key, partial(told, key))
+
+        def told(key: TaskKey, found: StoredTask | Fault | None) -> None:
             if isinstance(found, Fault):
                 then(found)
             elif found is not None and found.outcome is not None and found.outcome.state == TaskState.CANCELLED:
-                then(_cancelled(name))
+                then(_cancelled(key[1]))
             else:
                 if len(self._fine) >= PARENTS:
                     self._fine.clear()
                 self._fine[key] = None
-                then(None)
+                if names:
+                    ask()
+                else:
+                    then(None)
 
-        self._host.past.look_up(*key, told)
+        ask()
         return True
+
+    def _unknown(self, task: Task) -> list[TaskKey]:
+        """Those of whom only the journal can say whether they are cancelled: nobody, while the asking task is open, for
+        it would be cancelled with the first of the tree."""
+        names: list[TaskKey] = []
+        for name in dict.fromkeys((task.parent_task_id, task.root_task_id)):
+            key = (task.tenant, name)
+            if not name or name == task.task_id:
+                continue
+            if self._is_open(key):
+                break
+            if key not in self._host.tasks and key not in self._fine:
+                names.append(key)
+        return names
 
 
 def _cancelled(name: str) -> Fault:

@@ -108,6 +108,77 @@ async def test_DLV_11_of_a_parent_that_is_not_in_memory_the_journal_is_asked(end
     await again.stop()
 
 
+@pytest.mark.parametrize("how", ["read", "let go", "cancelled", "brought again"])
+async def test_DLV_11_no_child_slips_in_because_somebody_speaks_of_it_while_the_journal_is_asked(how):
+    """Found by seed 7 of the simulation: whoever asked for a task that waits for the journal had it taken at once."""
+    shell = Trees()
+    shell.child("r")
+    shell.cancel("r", "")
+    await shell.settle()
+    await shell.stop()
+    again = Trees(shell.journal)
+    again.reads.held = True
+    reader = again.child("late", "r")
+    if how == "read":
+        again.subscribe("late", Interest.EVENTS)
+    elif how == "let go":
+        again.reach.unsubscribe(reader, TENANT, "late")
+    elif how == "cancelled":
+        again.cancel("late", "")
+    else:
+        again.child("late", "r")
+    again.reads.held = False
+    again.reads.go()
+    await again.settle()
+    assert again.heard(reader) == [("refused", Reason.PARENT_CANCELLED)]
+    assert (TENANT, "late") not in again.host.tasks
+    assert not again.reach._first._behind
+    await again.stop()
+
+
+async def test_DLV_11_what_is_asked_of_a_task_meanwhile_is_done_once_it_is_there():
+    shell = Trees()
+    shell.reads.held = True
+    first, twice = shell.child("c", "nobody's"), shell.child("c", "nobody's")
+    read = shell.subscribe("c", Interest.OUTCOME)
+    shell.cancel("c", "enough")
+    shell.reads.held = False
+    shell.reads.go()
+    await shell.settle()
+    assert (shell.heard(first), shell.heard(twice)) == ([("accepted", False)], [("accepted", True)])
+    assert shell.states("c") == ["CANCELLED"]
+    assert [word for word, _ in shell.heard(read)] == ["ended"]
+    await shell.stop()
+
+
+async def test_DLV_3_a_child_that_ended_before_is_answered_also_when_its_parent_was_cancelled():
+    shell = Trees()
+    shell.child("r")
+    shell.child("a", "r")
+    shell.cancel("r", "")
+    await shell.settle()
+    await shell.stop()
+    again = Trees(shell.journal)
+    reader = again.child("a", "r")
+    await again.settle()
+    assert [word for word, _ in again.heard(reader)] == ["accepted"]
+    await again.stop()
+
+
+async def test_DLV_11_of_the_first_of_the_tree_the_journal_is_asked_too():
+    """Found by seed 8: the one that asks was volatile, and forgotten in a restart; the root is cancelled."""
+    shell = Trees()
+    shell.child("r")
+    shell.cancel("r", "")
+    await shell.settle()
+    await shell.stop()
+    again = Trees(shell.journal)
+    reader = again.child("late", "forgotten", "r")
+    await again.settle()
+    assert again.heard(reader) == [("refused", Reason.PARENT_CANCELLED)]
+    await again.stop()
+
+
 async def test_DLV_11_after_a_restart_children_are_known():
     shell = Trees()
     shell.child("r")
@@ -176,6 +247,7 @@ async def test_DLV_11_marks_are_bounded_and_of_tasks_that_are_there(monkeypatch)
     assert list(shell.host.trees._marks) == [(TENANT, f"r{number}") for number in (3, 4, 5)]
     await shell.settle()
     late = shell.child("late", "r0")
+    await shell.settle()
     assert shell.heard(late) == [("refused", Reason.PARENT_CANCELLED)], "what is in memory says so itself"
     await shell.stop()
 

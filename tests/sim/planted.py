@@ -21,6 +21,7 @@ from reach.runtime.committer import Committer
 from reach.runtime.outbox import Outbox
 from reach.runtime.retention import END_OF_TIME, Retention
 from reach.runtime.sessions import Sessions
+from reach.runtime.trees import Trees
 from reach.transports.dialled import Dialled
 from reach.transports.executions import Execution
 from reach.transports.webhooks import Webhooks
@@ -195,6 +196,21 @@ def purged_in_memory_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("reach.runtime.past.Past.remove", lambda self, rows: len(rows))
 
 
+def cancels_that_stay_at_the_top(patch: pytest.MonkeyPatch) -> None:
+    """What a cancelled task asked for goes on."""
+    patch.setattr(Trees, "_look", lambda self, key: None)
+
+
+def parents_that_only_memory_knows(patch: pytest.MonkeyPatch) -> None:
+    """Nobody asks the journal whether the one that asks for a task was cancelled."""
+    patch.setattr(Trees, "ask_parent", lambda self, task, then: False)
+
+
+def budgets_that_nobody_bounds(patch: pytest.MonkeyPatch) -> None:
+    """A child spends what it says it may."""
+    patch.setattr("reach.wire.codec.bounded", lambda spec, parent: spec)
+
+
 PLANTED: dict[str, Any] = {
     "ack before commit": ack_before_commit,
     "retry without fencing": retry_without_fencing,
@@ -212,4 +228,7 @@ PLANTED: dict[str, Any] = {
     "other content is the same": other_content_is_the_same,
     "results that go before their time": results_that_go_before_their_time,
     "purged in memory only": purged_in_memory_only,
+    "cancels that stay at the top": cancels_that_stay_at_the_top,
+    "parents that only memory knows": parents_that_only_memory_knows,
+    "budgets that nobody bounds": budgets_that_nobody_bounds,
 }

@@ -63,6 +63,7 @@ class CallerDoor(ServerEnd):
     def _submit(self, reference: int, spec: Any, interest: int, credit: int) -> None:
         task, selector = self.server.read(self.tenant, spec)
         self._ask(reference, task.task_id, task.spec)
+        self.server.checker.trees.comes(task.key, spec)
         if interest != Interest.ACCEPTANCE:
             self._drop(task.task_id)
         reader = self._reader(reference, task.task_id, interest, 0, credit)
@@ -109,10 +110,10 @@ class CallerDoor(ServerEnd):
         self.server.look_up(self.tenant, task_id, answer)
 
     def lost(self) -> None:
-        for task_id, reader in self._readers.items():
+        for task_id, reader in list(self._readers.items()):
             if task_id in self._with_caller and (reader.task is None or reader.task.outcome is None):
                 self.server.reach.cancel(self.tenant, task_id, "the caller is gone", None)
-        for task_id, reader in self._readers.items():
+        for task_id, reader in list(self._readers.items()):
             self.server.reach.unsubscribe(reader, self.tenant, task_id)
         self._readers.clear()
         self.server.doors.pop(self, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agentreach.v1 import task_pb2
 from reach.core.model import FIRST_TERMINAL, Fault, Outcome, TaskKey, TaskState
 from reach.errors import ErrorClass, Reason
 from reach.testing.sim.truth import ending_of, ending_of_row
@@ -25,7 +26,7 @@ class CallerTruth:
     def accepted(self, key: TaskKey, spec: bytes | None = None) -> None:
         """The server says that a task is accepted. `spec`: what was brought, which must be what counts (DLV-3)."""
         known = self._checker.meant(key)
-        if spec is not None and known.row and spec != known.spec:
+        if spec is not None and known.row and not _same(spec, known.spec):
             self._violate("SAME_ID_SAME_CONTENT", key, f"{spec!r} is accepted, {known.spec!r} is written down")
         if not known.volatile and not known.row:
             self._violate("ACCEPTED_IS_DURABLE", key, "it is accepted and not written down")
@@ -78,7 +79,7 @@ class CallerTruth:
             self._violate("NO_INNER_FAULT", key, f"a caller hears {fault}")
         if not asked_known or fault.error_class in RETRYABLE:
             return
-        if fault.reason is Reason.TASK_ID_REUSED and spec is not None and spec != known.spec:
+        if fault.reason is Reason.TASK_ID_REUSED and spec is not None and not _same(spec, known.spec):
             return
         if self._checker.truth(key).reborn:
             return  # it was removed; that may have been after it was asked
@@ -98,3 +99,13 @@ class CallerTruth:
         if known.numbers.setdefault(sequence, told) != told:
             message = f"event {sequence} was {known.numbers[sequence]} and is now {told}"
             self._violate("SEQUENCES_ARE_UNIQUE", key, message)
+
+
+def _same(one: bytes, other: bytes) -> bool:
+    """Whether two requests are the same, but for the budget that who asks for it has left."""
+    if one == other:
+        return True
+    specs = [task_pb2.TaskSpec.FromString(raw) for raw in (one, other)]
+    for spec in specs:
+        spec.ClearField("budget")
+    return specs[0] == specs[1]

@@ -17,6 +17,7 @@ from reach.testing.sim.keeping import KeepingTruth
 from reach.testing.sim.operators import OperatorTruth
 from reach.testing.sim.questions import QuestionTruth
 from reach.testing.sim.sessions import SessionTruth
+from reach.testing.sim.trees import TreeTruth
 from reach.testing.sim.truth import TaskTruth, Violation
 from reach.testing.sim.webhooks import WebhookTruth
 
@@ -39,6 +40,7 @@ class Checker:
         self.callers = CallerTruth(self)
         self.operators = OperatorTruth(self)
         self.keeping = KeepingTruth(self)
+        self.trees = TreeTruth(self)
         self.sessions = SessionTruth(self)
         self.webhooks = WebhookTruth(self)
         self.questions = QuestionTruth(self)
@@ -119,6 +121,7 @@ class Checker:
         for outcome in writes.outcomes:
             if (key := rows.get(outcome.row)) is not None:
                 self._outcome(key, outcome)
+        self.trees.batch(writes.outcomes)
 
     def _row(self, row: TaskRow) -> None:
         key = (row.tenant, row.task_id)
@@ -134,6 +137,7 @@ class Checker:
         known.row, known.spec = row.row, row.spec
         self.sessions.belongs(key, row.session)
         self.webhooks.accepted(key, row)
+        self.trees.written(key, row.spec)
         known.reserved = max(known.reserved, row.reserved)
         if row.attempt:
             self.attempts.begun(key, row.attempt, row.instance_id, row.reserved)

@@ -28,6 +28,7 @@ from reach.testing.sim.server import Server
 from reach.testing.sim.specs import TYPES, spec_of
 from reach.testing.sim.spoken import offered
 from reach.testing.sim.story import Story, TaskName
+from reach.testing.sim.trees import Family
 from reach.testing.sim.truth import Violation
 from reach.testing.sim.unary import Unary
 from reach.testing.sim.work import Manners
@@ -63,6 +64,7 @@ class World:
         self.raging = True
         manners = Manners(dice.bad_agents, dice.streams, dice.effects, dice.unary, dice.stubborn, dice.asks)
         self.unary = Unary(self)
+        self.family = Family(self.random, dice.trees)
         self.exchange = Exchange(self.loop, self.random, self.network, partial(offered, self.checker, self.story))
         self.server.exchange = self.exchange
         self.agents = [self._agent(f"a{number}", TYPES[number % len(TYPES)], manners) for number in range(dice.agents)]
@@ -175,6 +177,7 @@ class World:
         random = self.random
         caller = random.choice(self.callers)
         spec = spec_of(self.random, self.dice, task_id, caller.tenant)
+        self.family.join(spec, caller.tenant)
         interest = random.choice((Interest.OUTCOME, Interest.EVENTS, Interest.EVENTS, Interest.ANSWER,
                                   Interest.ACCEPTANCE))  # fmt: skip
         self._tasks.append((caller, task_id))
@@ -195,7 +198,7 @@ class World:
         random = self.random
         for _ in range(random.choice((0, 0, 1, 3))):
             self.loop.call_later(3 * random.random(), random.choice(self.callers).look, task_id)
-        if random.random() < 0.1:
+        if random.random() < (0.25 if self.dice.trees else 0.1):
             self.loop.call_later(random.choice((0.005, 0.5, 5.0)) * random.random(), caller.cancel, task_id)
         if random.random() < 0.3:
             others = [one for one in self.callers if one is not caller and one.tenant == caller.tenant]

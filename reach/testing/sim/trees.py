@@ -1,0 +1,129 @@
+"""Tasks that other tasks ask for, and what must be true of them: a cancel reaches all, nothing joins what is cancelled,
+and nobody may spend more than the one that asks (DLV-6, DLV-11)."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from agentreach.v1 import task_pb2
+from reach.core.model import TaskKey, TaskState
+from reach.core.rows import OutcomeRow
+
+if TYPE_CHECKING:
+    from reach.testing.sim.checker import Checker
+
+LATEST = 6
+"""A child's parent is one of so many tasks that came last: of later ones nothing is left to be seen."""
+
+
+class Place(NamedTuple):
+    """Who asked for a task."""
+
+    parent: TaskKey
+    root: TaskKey
+
+
+class Family:
+    """Makes trees of the tasks of a history."""
+
+    def __init__(self, random: Random, share: float) -> None:
+        self._random = random
+        self._share = share
+        self._latest: dict[str, list[tuple[str, str]]] = {}
+        """Tasks of a tenant, and the roots of their trees."""
+
+    def join(self, spec: task_pb2.TaskSpec, tenant: str) -> None:
+        """Some tasks are asked for by an earlier one."""
+        random, latest = self._random, self._latest.setdefault(tenant, [])
+        root = ""
+        if latest and random.random() < self._share:
+            spec.parent_task_id, root = random.choice(latest[-LATEST:])
+            if random.random() < 0.8:
+                spec.root_task_id = root
+            else:
+                root = spec.parent_task_id  # who names none belongs to its parent
+        latest.append((spec.task_id, root or spec.task_id))
+        if self._share and random.random() < 0.3:
+            spec.budget.max_hops = random.randrange(3)
+        if self._share and random.random() < 0.2:
+            spec.budget.tokens = random.choice((10, 1_000))
+
+
+class TreeTruth:
+    """Who asked for whom, as the journal has it. Belongs to a `Checker`."""
+
+    def __init__(self, checker: Checker) -> None:
+        self._checker = checker
+        self._places: dict[TaskKey, Place] = {}
+        self._doomed: dict[TaskKey, TaskKey] = {}
+        """Open tasks that a cancelled one asked for."""
+        self._late: set[TaskKey] = set()
+        """New tasks that came when the one that asks for them had been cancelled."""
+        self._askers: dict[TaskKey, bytes] = {}
+        """New tasks that came while the one that asks for them was open, and the request of that one."""
+
+    def comes(self, key: TaskKey, spec: task_pb2.TaskSpec) -> None:
+        """A task arrives at the server."""
+        known = self._checker.truth(key)
+        if not spec.parent_task_id or known.row or known.volatile:
+            return
+        place = _place(key, spec)
+        outcomes = [self._checker.truth(one).outcome for one in place]
+        self._late.discard(key)
+        if any(one is not None and one.state == TaskState.CANCELLED for one in outcomes):
+            self._late.add(key)
+        parent = self._checker.truth(place.parent)
+        self._askers.pop(key, None)
+        if parent.row and parent.outcome is None:
+            self._askers[key] = parent.spec
+
+    def written(self, key: TaskKey, raw: bytes) -> None:
+        """A task is durable."""
+        spec = task_pb2.TaskSpec.FromString(raw)
+        if not spec.parent_task_id:
+            return
+        self._places[key] = _place(key, spec)
+        if key in self._late:
+            self._checker.violate("CANCELLED_TAKE_NOTHING", key, f"{self._places[key].parent} had been cancelled")
+        asker = self._askers.get(key)
+        if asker is None:
+            return
+        limit, budget = task_pb2.TaskSpec.FromString(asker).budget, spec.budget
+        for name, less in (("max_hops", 1), ("tokens", 0)):
+            most = getattr(limit, name) - less
+            if limit.HasField(name) and (not budget.HasField(name) or getattr(budget, name) > most):
+                message = f"its {name} is {getattr(budget, name)}, who asks for it has {most + less}"
+                self._checker.violate("BUDGETS_ONLY_SHRINK", key, message)
+
+    def batch(self, outcomes: list[OutcomeRow]) -> None:
+        """A batch is durable."""
+        for row, key in zip(outcomes, self._checker.keys_of(outcomes), strict=False):
+            doom = self._doomed.pop(key, None)
+            if doom is not None and row.state != TaskState.CANCELLED:
+                state = TaskState(row.state).name
+                self._checker.violate("CANCEL_REACHES_ALL", key, f"{doom} was cancelled, and it ended as {state}")
+        cancelled = [row for row in outcomes if row.state == TaskState.CANCELLED]
+        for key in self._checker.keys_of(cancelled):
+            for other, known in self._checker.tasks.items():
+                if known.row and known.outcome is None and other[0] == key[0] and self._is_below(other, key):
+                    self._doomed.setdefault(other, key)
+
+    def _is_below(self, key: TaskKey, top: TaskKey) -> bool:
+        """Whether one belongs to the other: to who asked for it, and to the first of the tree once that one has
+        ended."""
+        seen = {key}
+        while (place := self._places.get(key)) is not None:
+            parent = self._checker.truth(place.parent)
+            key = place.parent if place.parent == top or parent.outcome is None else place.root
+            if key == top:
+                return True
+            if key in seen:
+                return False
+            seen.add(key)
+        return False
+
+
+def _place(key: TaskKey, spec: task_pb2.TaskSpec) -> Place:
+    parent = (key[0], spec.parent_task_id)
+    return Place(parent, (key[0], spec.root_task_id) if spec.root_task_id else parent)
