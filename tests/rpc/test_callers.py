@@ -37,6 +37,7 @@ async def test_DLV_3_who_is_refused_while_its_caller_leaves_keeps_nobody_from_be
     metrics = SimpleNamespace(refused=lambda reason: None)
     services = SimpleNamespace(reach=reach, metrics=metrics, welcome=dispatch_pb2.StreamWelcome)
     stream = CallerStream(cast("Any", services), Principal("acme", "", frozenset({"caller"})), "")
-    stream.handle(dispatch_pb2.DispatchStreamRequest(subscribes=[{"task_id": name} for name in ("a", "b", "c")]))
+    subscribes = [dispatch_pb2.Subscribe(task_id=name) for name in ("a", "b", "c")]
+    stream.handle(dispatch_pb2.DispatchStreamRequest(subscribes=subscribes))
     stream.close()
     assert reach.let_go == ["a", "b", "c"]

@@ -83,18 +83,22 @@ class TreeTruth:
         spec = task_pb2.TaskSpec.FromString(raw)
         if not spec.parent_task_id:
             return
-        self._places[key] = _place(key, spec)
+        place = _place(key, spec)
         if key in self._late:
-            self._checker.violate("CANCELLED_TAKE_NOTHING", key, f"{self._places[key].parent} had been cancelled")
+            self._checker.violate("CANCELLED_TAKE_NOTHING", key, f"{place.parent} had been cancelled")
+        if not self._checker.truth(place.parent).row:
+            place = Place(place.root, place.root)  # it is there before the one that asks for it, as no real one is
+        self._places[key] = place
         asker = self._askers.get(key)
         if asker is None:
             return
         limit, budget = task_pb2.TaskSpec.FromString(asker).budget, spec.budget
-        for name, less in (("max_hops", 1), ("tokens", 0)):
-            most = getattr(limit, name) - less
-            if limit.HasField(name) and (not budget.HasField(name) or getattr(budget, name) > most):
-                message = f"its {name} is {getattr(budget, name)}, who asks for it has {most + less}"
-                self._checker.violate("BUDGETS_ONLY_SHRINK", key, message)
+        more = (
+            limit.HasField("max_hops") and not (budget.HasField("max_hops") and budget.max_hops < limit.max_hops),
+            limit.HasField("tokens") and not (budget.HasField("tokens") and budget.tokens <= limit.tokens),
+        )
+        if any(more):
+            self._checker.violate("BUDGETS_ONLY_SHRINK", key, f"it may spend {budget}, who asks for it {limit}")
 
     def batch(self, outcomes: list[OutcomeRow]) -> None:
         """A batch is durable."""
