@@ -19,7 +19,8 @@ class Connection:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self.channel = target.channel()
+        self._address = target.answering()
+        self.channel = target.channel(self._address)
 
     def __enter__(self) -> Self:
         return self
@@ -73,9 +74,9 @@ class Connection:
         """The end of a call, in words for people."""
         error = error_from_rpc(cast("Any", failure))
         if isinstance(error, Timeout) and error.reason is Reason.WAIT_EXPIRED:
-            text = f"no answer from {self._target.address} within {timeout:g} s"
+            text = f"no answer from {self._address} within {timeout:g} s"
             return Unavailable(text, Reason.OWNER_UNAVAILABLE)
         if error.reason is Reason.OWNER_UNAVAILABLE:
             why = error.message.partition("last error: ")[2] or error.message
-            return Unavailable(f"cannot reach Agent-Reach at {self._target.address}: {why}", Reason.OWNER_UNAVAILABLE)
+            return Unavailable(f"cannot reach Agent-Reach at {self._address}: {why}", Reason.OWNER_UNAVAILABLE)
         return error

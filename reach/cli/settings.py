@@ -70,10 +70,11 @@ class Settings:
 
 
 def checked_address(text: str) -> str:
-    """`host:port`; the port may be missing."""
-    text = text.strip()
-    if not text:
-        return ""
+    """`host:port`, or several with commas between; the port may be missing."""
+    return ",".join(_checked(part) for one in text.split(",") if (part := one.strip()))
+
+
+def _checked(text: str) -> str:
     if "://" in text or "/" in text or re.search(r"\s", text):
         raise click.UsageError(f"The address of a server is host:port, without http:// or a path, not {text!r}.")
     host, separator, port = text.rpartition(":")
@@ -121,7 +122,11 @@ def server_options(command: F) -> F:
         _option(
             "--api-key", metavar="KEY", help="[env: AGENT_REACH_API_KEY] Prefer the environment: others see arguments."
         ),
-        _option("--addr", metavar="HOST:PORT", help=f"[env: AGENT_REACH_ADDR] The server; else {DEFAULT_ADDRESS}."),
+        _option(
+            "--addr",
+            metavar="HOST:PORT",
+            help=f"[env: AGENT_REACH_ADDR] The server, or nodes: a:1,b:2; else {DEFAULT_ADDRESS}.",
+        ),
     ):
         command = option(command)
     return json_option(command)

@@ -75,6 +75,7 @@ class AttachStream:
         if not self._opened:
             self._opened = True
             self.say(welcome=self.services.welcome())
+            self.services.nodes.follow(self.say)
         for hello in frame.hellos:
             self.hello(hello)
         if self._remote is not None:
@@ -239,6 +240,7 @@ class AttachStream:
 
     def close(self) -> None:
         """The stream is over: each link says so."""
+        self.services.nodes.leave(self.say)
         self.out.close()
         if self._remote is not None:
             self._remote.close(ours=self.ours)

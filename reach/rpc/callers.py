@@ -94,6 +94,7 @@ class CallerStream:
             check_version(opening.protocol_version)
         self._opened = True
         self._say(welcome=self._services.welcome())
+        self._services.nodes.follow(self._say)
 
     def _submit(self, submit: dispatch_pb2.Submit) -> None:
         services, spec, interest = self._services, submit.task, submit.interest
@@ -173,6 +174,7 @@ class CallerStream:
 
     def close(self) -> None:
         """The caller is gone: its readers are let go; its tasks go on unless it asked otherwise."""
+        self._services.nodes.leave(self._say)
         self.out.close()
         for task_id, reader in list(self._with_caller.items()):
             if reader.task is None or reader.task.outcome is None:

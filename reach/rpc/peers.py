@@ -166,7 +166,9 @@ class Peers:
                 log.exception("other nodes cannot be told of the room here")
 
     def _inform(self) -> None:
-        for peer in self.owners.others():
+        others = self.owners.others()
+        self.services.nodes.hear(peer.address for peer in others if peer.address)
+        for peer in others:
             with contextlib.suppress(Unreachable):
                 self.tunnel(peer)
         if self._ends and (item := summary_item(self.rooms.changes())):

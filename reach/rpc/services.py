@@ -10,6 +10,7 @@ from weakref import WeakSet
 from agentreach.v1 import dispatch_pb2
 from reach.core.model import Fault, Task, TaskKey
 from reach.errors import ErrorClass, ReachError, Reason, ResourceExhausted, error_of
+from reach.rpc.known_nodes import KnownNodes
 from reach.rpc.principal import credentials_ended, principal_of
 from reach.runtime.clock import Clock
 from reach.runtime.reach_api import Reach
@@ -60,6 +61,7 @@ class Services:
         """Dials agents that want that."""
         self.peers: Peers | None = None
         """The other nodes; None on a node that is alone."""
+        self.nodes = KnownNodes()
         self._streams: set[tuple[Batcher, Callable[[Batcher], None]]] = set()
         self._waiting: WeakSet[Any] = WeakSet()
 

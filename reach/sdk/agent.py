@@ -30,7 +30,7 @@ from reach.core.model import Availability
 from reach.errors import InvalidRequest, Reason, Unavailable
 from reach.sdk.attempt import Attempt
 from reach.sdk.capabilities import CapabilityLike, capability_fields
-from reach.sdk.channel import ForkGuard, Target, TlsLike
+from reach.sdk.channel import AddressLike, ForkGuard, Target, TlsLike
 from reach.sdk.dedupe import DedupeStore
 from reach.sdk.encoding import output_outcome
 from reach.sdk.endpoint import EndpointLink, Listen
@@ -64,7 +64,7 @@ class Agent(SessionHooks):
         agent_type: The pool it belongs to; empty: the agent_id.
         capabilities: What it can do: names, dicts or `Capability`.
         tags: Tags for selectors.
-        addr: `host:port`; None: the environment's AGENT_REACH_ADDR, else 127.0.0.1:8900.
+        addr: `host:port`, or several nodes, as `a:8900,b:8900` or a list; None: AGENT_REACH_ADDR, else 127.0.0.1:8900.
         api_key: None: the environment's AGENT_REACH_API_KEY.
         tls: A `Tls`, the path of a CA file, or True for the authorities of the system.
         instance_id: None: `{agent_id}@{host}#{6 random}`, so that copies on one host are told apart.
@@ -83,7 +83,7 @@ class Agent(SessionHooks):
         agent_type: str = "",
         capabilities: Iterable[CapabilityLike] = (),
         tags: Iterable[str] = (),
-        addr: str | None = None,
+        addr: AddressLike = None,
         api_key: str | None = None,
         tls: TlsLike = None,
         instance_id: str | None = None,
@@ -326,11 +326,8 @@ class Agent(SessionHooks):
 
     def _make_link(self) -> AnyLink:
         parts = (self._target, self._registration, self._handlers, self._figures)
-        link: AnyLink
-        if self._listen is not None:
-            link = EndpointLink(*parts, self._listen)
-        else:
-            link = Link(*parts, self._heartbeat_interval, self._heartbeat_status)
+        own = self._heartbeat_interval, self._heartbeat_status
+        link: AnyLink = EndpointLink(*parts, self._listen) if self._listen is not None else Link(*parts, *own)
         link.attempts.handoffs = self._handoffs if self._handoffs.are_wanted else None
         link.attempts.once = once_of(link.attempts, self._dedupe, self._registration)
         return link

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 
+from reach.sdk.addresses import Rotation, Told, read_addresses
+
 DEFAULT_ADDRESS: Final = "127.0.0.1:8900"
 PROTOCOL_VERSION: Final = "1"
+PROBE_S: Final = 1.0
+"""How long a server may take to take a connection where there are others."""
 
 _MIB: Final = 1 << 20
 _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
@@ -88,36 +94,68 @@ TlsLike = Tls | bool | str | os.PathLike[str] | None
 """A `Tls`; the path of a CA file; True for the authorities of the system; None or False for no TLS."""
 
 
+AddressLike = str | Iterable[str] | None
+"""`host:port`, or several: `a:8900,b:8900`, or a list; None: AGENT_REACH_ADDR, else 127.0.0.1:8900."""
+
+
 class Target:
-    """One server: makes channels and the metadata of calls."""
+    """A server, or several that work as one: makes channels and the metadata of calls."""
 
-    __slots__ = ("_credentials", "address", "metadata")
+    __slots__ = ("_credentials", "addresses", "metadata", "told")
 
-    def __init__(self, addr: str | None, api_key: str | None, tls: TlsLike) -> None:
-        address = addr if addr is not None else os.environ.get("AGENT_REACH_ADDR", "")
-        self.address = address.strip() or DEFAULT_ADDRESS
+    def __init__(self, addr: AddressLike, api_key: str | None, tls: TlsLike) -> None:
+        given = addr if addr is not None else os.environ.get("AGENT_REACH_ADDR", "")
+        self.addresses = read_addresses(given) or (DEFAULT_ADDRESS,)
+        self.told = Told()
+        """Other nodes of the cluster."""
         key = api_key if api_key is not None else os.environ.get("AGENT_REACH_API_KEY", "")
         self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {key}"),) if key else ()
         self._credentials = _credentials(tls)
+
+    @property
+    def address(self) -> str:
+        """For people: all addresses that were given."""
+        return ",".join(self.addresses)
+
+    def rotation(self) -> Rotation:
+        """Whom to ask, one after the other; the one that answered last is the first."""
+        return Rotation(self.addresses, self.told)
+
+    def answering(self) -> str:
+        """A server that takes connections, for those who ask once; blocks for `PROBE_S` for each that does not."""
+        rotation = self.rotation()
+        while not rotation.is_alone and not _takes_connections(rotation.current):
+            if not rotation.failed():
+                break
+        return rotation.current
 
     @staticmethod
     def check_unforked() -> None:
         """Raises RuntimeError in a child of a process that used gRPC before it forked."""
         _check_unforked()
 
-    def aio_channel(self) -> grpc.aio.Channel:
-        """A channel for the running loop."""
+    def aio_channel(self, address: str) -> grpc.aio.Channel:
+        """A channel to one server for the running loop."""
         _check_unforked()
         if self._credentials is None:
-            return grpc.aio.insecure_channel(self.address, options=_OPTIONS)
-        return grpc.aio.secure_channel(self.address, self._credentials, options=_OPTIONS)
+            return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return grpc.aio.secure_channel(address, self._credentials, options=_OPTIONS)
 
-    def channel(self) -> grpc.Channel:
-        """A channel for a thread."""
+    def channel(self, address: str) -> grpc.Channel:
+        """A channel to one server for a thread."""
         _check_unforked()
         if self._credentials is None:
-            return grpc.insecure_channel(self.address, options=_OPTIONS)
-        return grpc.secure_channel(self.address, self._credentials, options=_OPTIONS)
+            return grpc.insecure_channel(address, options=_OPTIONS)
+        return grpc.secure_channel(address, self._credentials, options=_OPTIONS)
+
+
+def _takes_connections(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _check_unforked() -> None:

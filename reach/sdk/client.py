@@ -13,11 +13,11 @@ from contextlib import aclosing
 from typing import Any, Final, Self, TypeVar, Unpack
 from uuid import uuid4
 
-from agentreach.v1 import dispatch_pb2
+from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc
 from reach.core.model import TaskState
 from reach.errors import ReachError, Reason, Unavailable
 from reach.sdk.answers import Event, Result, TaskInfo, TextPiece
-from reach.sdk.channel import ForkGuard, Target, TlsLike
+from reach.sdk.channel import AddressLike, ForkGuard, Target, TlsLike
 from reach.sdk.dispatch import MOST_UNSENT, Line
 from reach.sdk.encoding import payload_message, submit_item
 from reach.sdk.entries import (
@@ -47,7 +47,8 @@ class Client:
     """A caller. All its tasks share one stream, which opens with the first and comes back by itself when it breaks.
 
     Args:
-        addr: `host:port`; None: the environment's AGENT_REACH_ADDR, else 127.0.0.1:8900.
+        addr: `host:port`, or several nodes of a cluster, as `a:8900,b:8900` or a list; None: the environment's
+            AGENT_REACH_ADDR, else 127.0.0.1:8900.
         api_key: None: the environment's AGENT_REACH_API_KEY.
         tls: A `Tls`, the path of a CA file, or True for the authorities of the system.
         app_id: The application, for sessions that are given as (user, conversation).
@@ -58,7 +59,7 @@ class Client:
 
     def __init__(
         self,
-        addr: str | None = None,
+        addr: AddressLike = None,
         *,
         api_key: str | None = None,
         tls: TlsLike = None,
@@ -80,7 +81,7 @@ class Client:
 
     @property
     def address(self) -> str:
-        """The server."""
+        """The server; with several, all that were given."""
         return self._target.address
 
     async def __aenter__(self) -> Self:
@@ -300,7 +301,7 @@ class Client:
         self._ready_line()
         if self._calls is None:
             self._calls = UnaryCalls(self._target)
-        return await self._calls.call(method, request, timeout)
+        return await self._calls.call(dispatch_pb2_grpc.DispatchServiceStub, method, request, timeout)
 
     def _ready_line(self) -> Line:
         """The stream, opened if it is not. Raises RuntimeError in a forked child and on another loop."""

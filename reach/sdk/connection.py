@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 import grpc
@@ -32,6 +32,8 @@ WAIT_PER_AWAY: Final = 0.5
 again within the next half, whatever the tries met before; and all who lost it come back spread over as long."""
 OPENING_TIMEOUT_S: Final = 10.0
 """How long a server may take from the connection to its first frame."""
+CONNECT_TIMEOUT_S: Final = 2.0
+"""How long a connection may take where there are others to ask: a machine that is gone does not even refuse."""
 
 FATAL: Final = frozenset(
     {Reason.UNAUTHENTICATED, Reason.PERMISSION_DENIED, Reason.VERSION_NOT_SUPPORTED, Reason.NOT_IMPLEMENTED}
@@ -154,13 +156,14 @@ class Peer(Protocol):
 
 class Connection:
     """Keeps one stream open, for ever, with full jitter from 100 ms to 5 s between tries: the longer the server has
-    been away, the longer they are."""
+    been away, the longer they are. Where there are several servers, the next one is asked at once."""
 
     def __init__(self, target: Target, method: str, parse: Callable[[bytes], Any], peer: Peer) -> None:
         self.outbox = Outbox()
         self.up = False
         """The peer said that the current stream works (`established`)."""
         self._target = target
+        self._rotation = target.rotation()
         self._method = method
         self._parse = parse
         self._peer = peer
@@ -173,10 +176,12 @@ class Connection:
 
     async def run(self) -> None:
         """Runs until cancelled or `end`. Raises the ReachError of a refusal that trying again does not change."""
-        channel = self._target.aio_channel()
+        rotation = self._rotation
+        address = rotation.current
+        channel = self._target.aio_channel(address)
         try:
             while True:
-                error = await self._once(channel.stream_stream(self._method, None, self._parse))
+                error = await self._once(channel)
                 if self._ending is not None:
                     return
                 if error is None:  # the server asked for a new stream
@@ -187,10 +192,11 @@ class Connection:
                 self._tell_lost(error)
                 self._peer.lost(error)
                 await asyncio.sleep(self._pause_s(error))
-                if channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                    # It sits out a wait of its own, and fails meanwhile: our next try would not be one.
+                if rotation.current != address or channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                    # One that failed sits out a wait of its own, and fails meanwhile: our next try would not be one.
                     await channel.close()
-                    channel = self._target.aio_channel()
+                    address = rotation.current
+                    channel = self._target.aio_channel(address)
         finally:
             self.up = False
             self._close_before()
@@ -201,9 +207,14 @@ class Connection:
         self._lost_at = None
         self.up = True
         self._close_before()
+        self._rotation.worked()
         if self._told is False:
-            log.info("connected to Agent-Reach at %s", self._target.address)
+            log.info("connected to Agent-Reach at %s", self._rotation.current)
         self._told = True
+
+    def hear_of(self, addresses: Sequence[str]) -> None:
+        """The server says where the other nodes of its cluster are."""
+        self._target.told.hear(addresses)
 
     def reopen(self) -> None:
         """Opens a new stream now. The old one is closed when the new one works, so that the server never sees us gone,
@@ -216,13 +227,15 @@ class Connection:
         self.outbox.wake()
         await asyncio.wait({self._ending}, timeout=timeout_s)
 
-    async def _once(self, stub: Any) -> ReachError | None:
+    async def _once(self, channel: grpc.aio.Channel) -> ReachError | None:
         """One stream from opening to end. The error that ended it, or None if another is wanted at once."""
+        stub: Any = channel.stream_stream(self._method, None, self._parse)
         self.up = self._reopen = False
         self.outbox.clear()
         loop = asyncio.get_running_loop()
         call = stub(metadata=self._target.metadata)
         late = loop.call_later(OPENING_TIMEOUT_S, call.cancel)
+        unconnected = loop.call_later(CONNECT_TIMEOUT_S, self._give_up, channel, call)
         writer = loop.create_task(self._write(call), name="reach-sdk-writer")
         keep = False
         try:
@@ -248,6 +261,7 @@ class Connection:
             return Internal(f"cannot handle a frame: {type(fault).__name__}")
         finally:
             late.cancel()
+            unconnected.cancel()
             self.up = False
             if keep:  # cancelling a write would end the call, so the writer is asked to go
                 self.outbox.wake()
@@ -284,10 +298,18 @@ class Connection:
             log.exception("cannot write to Agent-Reach")
             call.cancel()
 
+    def _give_up(self, channel: grpc.aio.Channel, call: Call) -> None:
+        """A connection takes long: another server may be nearer than its end."""
+        if not self._rotation.is_alone and channel.get_state() is not grpc.ChannelConnectivity.READY:
+            call.cancel()
+
     def _pause_s(self, error: ReachError) -> float:
         now = asyncio.get_running_loop().time()
+        first = self._lost_at is None
         if self._lost_at is None:
             self._lost_at = now
+        if self._rotation.failed():  # the first time not at once: all who lost a server come to the others (case C9)
+            return random.uniform(0, FIRST_WAIT_S) if first else 0.0
         most = min(LONGEST_WAIT_S, FIRST_WAIT_S + WAIT_PER_AWAY * (now - self._lost_at))
         asked = min((error.retry_after_ms or 0) / 1000, LONGEST_WAIT_S)
         return max(random.uniform(0, most), asked * random.uniform(0.8, 1.0))
@@ -295,7 +317,7 @@ class Connection:
     def _tell_lost(self, error: ReachError) -> None:
         if self._told is not False:  # once per change, not once per try (case A4)
             what = "lost" if self._told else "cannot reach"
-            log.warning("%s Agent-Reach at %s: %s; trying on for ever", what, self._target.address, error.message)
+            log.warning("%s Agent-Reach at %s: %s; trying on for ever", what, self._rotation.current, error.message)
             self._told = False
 
     def _close_before(self) -> None:

@@ -180,6 +180,8 @@ class Line:
     def _received_first(self, frame: dispatch_pb2.DispatchStreamResponse) -> None:
         if frame.HasField("welcome"):
             self._welcome(frame.welcome)
+        if frame.HasField("nodes"):
+            self.connection.hear_of(frame.nodes.addresses)
         for answer in frame.acknowledgements:
             entry = self.entries.get(answer.reference)
             if entry is not None:

@@ -42,7 +42,8 @@ from reach.sdk.figures import Figures
 from reach.sdk.handlers import Handler
 from reach.sdk.outcomes import Key, Outcomes
 from reach.sdk.payloads import Fields
-from reach.wire.status import error_from_rpc, error_to_proto
+from reach.sdk.unary import UnaryCalls
+from reach.wire.status import error_to_proto
 
 FEATURES: Final = ("rejoin", "effects", "keepalive")
 UNASKED_S: Final = 45.0
@@ -103,7 +104,7 @@ class EndpointLink:
         self._listen = listen
         self._token = Path(listen.token_file).read_text().strip() if listen.token_file is not None else ""
         self._port = 0
-        self._channel: grpc.aio.Channel | None = None
+        self._to_server = UnaryCalls(target)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -113,7 +114,6 @@ class EndpointLink:
         healthy = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
         self._port = self._bind(server)
-        self._channel = self._target.aio_channel()
         await server.start()
         for name in ("", "agentreach.v1.AgentEndpointService"):
             await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -126,7 +126,7 @@ class EndpointLink:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await server.stop(0.2)
-            await self._channel.close()
+            await self._to_server.close()
             self.attempts.threads.close()
 
     def start_beating(self) -> None:
@@ -180,7 +180,7 @@ class EndpointLink:
         if port in ("", "0"):
             port = str(self._port)
         if host in ("0.0.0.0", "[::]", "::", ""):
-            host = _own_address(self._target.address)
+            host = _own_address(self._target.addresses[0])
         return f"{'grpcs' if self._listen.tls is not None else 'grpc'}://{host}:{port}"
 
     async def _register_for_ever(self) -> None:
@@ -203,7 +203,6 @@ class EndpointLink:
                 await asyncio.sleep(left)
 
     async def _register(self) -> None:
-        assert self._channel is not None
         endpoint = {"url": self._url(), "auth_reference": self._listen.auth_reference}
         methods = [] if "default" in self._handlers else [{"name": name} for name in self._handlers]
         fields: Fields = {
@@ -214,8 +213,9 @@ class EndpointLink:
         }
         fields.pop("heartbeat_interval", None)  # it does not beat: probes are its beats
         request: Fields = {"registration": fields}
-        stub: Any = registry_pb2_grpc.RegistryServiceStub(self._channel)
-        answer = await self._call(stub.Register, registry_pb2.RegisterRequest(**request), 2 * CALL_S)
+        answer = await self._to_server.call(
+            registry_pb2_grpc.RegistryServiceStub, "Register", registry_pb2.RegisterRequest(**request), 2 * CALL_S
+        )
         self.generation = answer.generation
         for warning in answer.warnings:
             log.warning("Agent-Reach says of %s: %s", self.instance_id, warning)
@@ -224,28 +224,19 @@ class EndpointLink:
     def _features(self) -> list[str]:
         return [*FEATURES, *(feature for feature in self._registration["features"] if feature == "handoff")]
 
-    async def _call(self, method: Any, request: Any, timeout: float = CALL_S) -> Any:
-        try:
-            return await method(request, timeout=timeout, metadata=self._target.metadata, wait_for_ready=True)
-        except grpc.aio.AioRpcError as failure:
-            raise error_from_rpc(failure) from None
-
     async def _beat(self) -> None:
         beat: Fields = {"instance_id": self.instance_id, "boot_id": self.boot_id, "status": self.status()}
         request: Fields = {"beat": beat}
-        assert self._channel is not None
-        stub: Any = heartbeat_pb2_grpc.HeartbeatServiceStub(self._channel)
+        stub_of = heartbeat_pb2_grpc.HeartbeatServiceStub
         try:
-            await self._call(stub.Heartbeat, heartbeat_pb2.HeartbeatRequest(**request))
+            await self._to_server.call(stub_of, "Heartbeat", heartbeat_pb2.HeartbeatRequest(**request), CALL_S)
         except ReachError as error:
             log.debug("a beat did not arrive: %s", error.message)
 
     async def _goodbye(self, timeout_s: float) -> None:
-        assert self._channel is not None
         request = registry_pb2.DeregisterRequest(instance_id=self.instance_id, boot_id=self.boot_id)
-        stub: Any = registry_pb2_grpc.RegistryServiceStub(self._channel)
         try:
-            await self._call(stub.Deregister, request, timeout_s)
+            await self._to_server.call(registry_pb2_grpc.RegistryServiceStub, "Deregister", request, timeout_s)
         except ReachError as error:
             log.debug("Agent-Reach did not hear our goodbye: %s", error.message)
 
@@ -256,11 +247,9 @@ class EndpointLink:
         reporter = result_pb2.Reporter(instance_id=self.instance_id, boot_id=self.boot_id)
         request = result_pb2.BeginEffectRequest(reporter=reporter, key=effect.key, effect=effect.effect)
         grant = attach_pb2.EffectGrant(key=effect.key, effect=effect.effect)
-        assert self._channel is not None
-        stub: Any = result_pb2_grpc.ResultServiceStub(self._channel)
         while True:
             try:
-                await self._call(stub.BeginEffect, request)
+                await self._to_server.call(result_pb2_grpc.ResultServiceStub, "BeginEffect", request, CALL_S)
             except ReachError as error:
                 if error.retryable:
                     await asyncio.sleep(random.uniform(0.1, 1.0))

@@ -140,6 +140,8 @@ class Link:
     def _received_first(self, frame: attach_pb2.AttachResponse) -> None:
         if frame.HasField("welcome") and frame.welcome.payload_limit:
             self.attempts.payload_limit = frame.welcome.payload_limit
+        if frame.HasField("nodes"):
+            self.connection.hear_of(frame.nodes.addresses)
         for welcome in frame.links:
             self._welcome(welcome)
         for refusal in frame.refusals:

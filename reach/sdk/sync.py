@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from reach.core.model import TaskState
 from reach.sdk.answers import Event, Result, TaskInfo, TextPiece
-from reach.sdk.channel import ForkGuard, TlsLike
+from reach.sdk.channel import AddressLike, ForkGuard, TlsLike
 from reach.sdk.client import Client
 from reach.sdk.handle import TaskHandle
 from reach.sdk.specs import TaskOptions
@@ -54,7 +54,7 @@ class SyncClient:
 
     def __init__(
         self,
-        addr: str | None = None,
+        addr: AddressLike = None,
         *,
         api_key: str | None = None,
         tls: TlsLike = None,

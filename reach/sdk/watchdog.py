@@ -62,7 +62,7 @@ class Watchdog:
 
     def _run(self) -> None:
         channel: grpc.Channel | None = None
-        beaten = 0.0
+        beaten, address = 0.0, ""
         try:
             while not self._stop.wait(self.touch_every_s):
                 now = time.monotonic()
@@ -70,8 +70,11 @@ class Watchdog:
                 if stalled < max(1.0, self._interval_s / 2) or now - beaten < self._interval_s / 2:
                     continue
                 beaten = now
-                if channel is None:
-                    channel = self._target.channel()
+                if channel is None or self._target.told.works not in ("", address):
+                    if channel is not None:
+                        channel.close()
+                    address = self._target.rotation().current
+                    channel = self._target.channel(address)
                 self._send(channel, stalled)
         finally:
             if channel is not None:

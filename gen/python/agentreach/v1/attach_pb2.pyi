@@ -135,6 +135,7 @@ class AttachResponse(_message.Message):
     REDIRECT_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
     HANDOFFS_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Counts the frames of this stream, from 1. Echo the last one in beats."""
     resync: _builtins.bool
@@ -193,6 +194,10 @@ class AttachResponse(_message.Message):
     def handoffs(self) -> _containers.RepeatedCompositeFieldContainer[Global___HandoffRequest]:
         """Requests for a snapshot of a session."""
 
+    @_builtins.property
+    def nodes(self) -> _dispatch_pb2.KnownNodes:
+        """Where other nodes are, whenever that changes."""
+
     def __init__(
         self,
         *,
@@ -212,10 +217,11 @@ class AttachResponse(_message.Message):
         redirect: Global___Redirect | None = ...,
         inputs: _abc.Iterable[Global___AttemptInput] | None = ...,
         handoffs: _abc.Iterable[Global___HandoffRequest] | None = ...,
+        nodes: _dispatch_pb2.KnownNodes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["redirect", b"redirect", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "redirect", b"redirect", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledgements", b"acknowledgements", "cancels", b"cancels", "credits", b"credits", "drains", b"drains", "grants", b"grants", "handoffs", b"handoffs", "inputs", b"inputs", "links", b"links", "offers", b"offers", "pings", b"pings", "redirect", b"redirect", "refusals", b"refusals", "reopen", b"reopen", "resync", b"resync", "sequence", b"sequence", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledgements", b"acknowledgements", "cancels", b"cancels", "credits", b"credits", "drains", b"drains", "grants", b"grants", "handoffs", b"handoffs", "inputs", b"inputs", "links", b"links", "nodes", b"nodes", "offers", b"offers", "pings", b"pings", "redirect", b"redirect", "refusals", b"refusals", "reopen", b"reopen", "resync", b"resync", "sequence", b"sequence", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -239,6 +239,7 @@ class DispatchStreamResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
     CLOSING_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
     closing: _builtins.bool
     """The server will close this stream soon; open another."""
     @_builtins.property
@@ -261,6 +262,10 @@ class DispatchStreamResponse(_message.Message):
     def cancelled(self) -> _containers.RepeatedCompositeFieldContainer[Global___CancelAcknowledgement]:
         """Answers to cancels."""
 
+    @_builtins.property
+    def nodes(self) -> Global___KnownNodes:
+        """Where other nodes are, whenever that changes."""
+
     def __init__(
         self,
         *,
@@ -270,10 +275,11 @@ class DispatchStreamResponse(_message.Message):
         events: _abc.Iterable[_event_pb2.TaskEvent] | None = ...,
         cancelled: _abc.Iterable[Global___CancelAcknowledgement] | None = ...,
         closing: _builtins.bool = ...,
+        nodes: Global___KnownNodes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledgements", b"acknowledgements", "cancelled", b"cancelled", "closing", b"closing", "events", b"events", "refusals", b"refusals", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledgements", b"acknowledgements", "cancelled", b"cancelled", "closing", b"closing", "events", b"events", "nodes", b"nodes", "refusals", b"refusals", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -346,6 +352,30 @@ class StreamWelcome(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StreamWelcome: _TypeAlias = StreamWelcome  # noqa: Y015
+
+@_typing.final
+class KnownNodes(_message.Message):
+    """The other nodes of a cluster. Any takes any call: who loses this one may go on at one of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """`host:port` each; all that there are, in place of those that were told before. At most 64."""
+
+    def __init__(
+        self,
+        *,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownNodes: _TypeAlias = KnownNodes  # noqa: Y015
 
 @_typing.final
 class Submit(_message.Message):
