@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from agentreach.v1 import task_pb2
 from reach.core.model import Fault, Outcome, TaskState
 from reach.core.rows import AttemptRow, EffectRow, FailureRow, OutcomeRow, TaskRow, Writes
 from reach.core.stream import Delta, Kind, Mode
@@ -13,13 +14,15 @@ from reach.testing.sim.checker import Checker
 from reach.testing.sim.readers import ReaderCheck, Text
 
 KEY = ("acme", "t")
+SPEC = task_pb2.TaskSpec(task_id="t").SerializeToString()
+OTHER_SPEC = task_pb2.TaskSpec(task_id="t", priority=3).SerializeToString()
 UNAVAILABLE = Fault(ErrorClass.UNAVAILABLE, Reason.STORE_UNAVAILABLE, "later")
 NOT_FOUND = Fault(ErrorClass.INVALID_REQUEST, Reason.TASK_NOT_FOUND, "not found")
 REUSED = Fault(ErrorClass.INVALID_REQUEST, Reason.TASK_ID_REUSED, "reused")
 
 
 def task_row(row: int = 1, attempt: int = 1, instance: str = "one") -> TaskRow:
-    return TaskRow(row, 0, *KEY, "acme", "echo", b"spec", 0, 1_000, "", "", attempt, instance, "echo", 1)
+    return TaskRow(row, 0, *KEY, "acme", "echo", SPEC, 0, 1_000, "", "", attempt, instance, "echo", 1)
 
 
 def outcome_row(attempts: int = 1, content: Any = "done", state: int = TaskState.SUCCEEDED) -> OutcomeRow:

@@ -7,7 +7,7 @@ import pytest
 from reach.core.model import Fault, TaskState
 from reach.core.stream import Kind
 from reach.errors import ErrorClass, Reason
-from tests.sim.history import KEY, NOT_FOUND, REUSED, History, Planted, delta, outcome
+from tests.sim.history import KEY, NOT_FOUND, OTHER_SPEC, REUSED, SPEC, History, Planted, delta, outcome
 
 PLANTED = Planted()
 
@@ -20,7 +20,7 @@ def accepted_before_the_commit(h: History) -> None:
 @PLANTED("SAME_ID_SAME_CONTENT")
 def other_content_under_a_taken_id_is_accepted(h: History) -> None:
     h.accept()
-    h.checker.callers.accepted(KEY, b"other spec")
+    h.checker.callers.accepted(KEY, OTHER_SPEC)
 
 
 @PLANTED("TERMINAL_ABSORBS")
@@ -61,7 +61,7 @@ def an_accepted_task_is_not_found(h: History) -> None:
 @PLANTED("ACCEPTED_IS_KNOWN")
 def the_same_request_is_another_one(h: History) -> None:
     h.accept()
-    h.checker.callers.refused(KEY, REUSED, b"spec", h.checker.callers.is_known(KEY))
+    h.checker.callers.refused(KEY, REUSED, SPEC, h.checker.callers.is_known(KEY))
 
 
 @PLANTED("NO_INNER_FAULT")
@@ -90,5 +90,5 @@ def test_a_planted_violation_is_found(name: str) -> None:
 def test_the_content_that_counts_is_accepted() -> None:
     history = History()
     history.accept()
-    history.checker.callers.accepted(KEY, b"spec")
+    history.checker.callers.accepted(KEY, SPEC)
     assert history.checker.violations == []

@@ -7,7 +7,18 @@ import pytest
 from reach.core.model import TaskState
 from reach.core.stream import Gap, Kind
 from tests.sim import test_attempt_truth, test_caller_truth, test_readers
-from tests.sim.history import KEY, REUSED, UNAVAILABLE, History, Planted, delta, outcome, outcome_row, task_row
+from tests.sim.history import (
+    KEY,
+    OTHER_SPEC,
+    REUSED,
+    UNAVAILABLE,
+    History,
+    Planted,
+    delta,
+    outcome,
+    outcome_row,
+    task_row,
+)
 
 PLANTED = Planted()
 
@@ -31,7 +42,7 @@ def good(h: History) -> None:
     h.checker.callers.ended(KEY, told)
     h.checker.callers.ended(KEY, told)
     h.checker.callers.refused(KEY, UNAVAILABLE, None, True)
-    h.checker.callers.refused(KEY, REUSED, b"other spec", True)
+    h.checker.callers.refused(KEY, REUSED, OTHER_SPEC, True)
     h.read((1, Kind.ACCEPTED, None), (3, Kind.GAP, Gap(2, 3, [])), (4, Kind.DELTA, delta("a")))
     h.text("abc", (1, Kind.ACCEPTED, None), (2, Kind.DELTA, delta("ab")), (3, Kind.DELTA, delta("c")))
     h.checker.finish()

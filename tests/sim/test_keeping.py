@@ -7,7 +7,7 @@ import pytest
 from reach.core.model import TaskState
 from reach.runtime.retention import END_OF_TIME, Keep
 from reach.testing.sim.loop import WALL_EPOCH_MS
-from tests.sim.history import KEY, NOT_FOUND, History, Planted, outcome, outcome_row, task_row
+from tests.sim.history import KEY, NOT_FOUND, SPEC, History, Planted, outcome, outcome_row, task_row
 
 PLANTED = Planted()
 LATER = WALL_EPOCH_MS + 1_000_000
@@ -117,7 +117,7 @@ def test_an_id_is_free_once_its_task_is_removed() -> None:
     h.checker.callers.ended(KEY, outcome())  # memory has it for a while
     h.checker.callers.refused(KEY, NOT_FOUND, None, True)
     h.write(tasks=[task_row(2)])
-    h.checker.callers.accepted(KEY, b"spec")
+    h.checker.callers.accepted(KEY, SPEC)
     h.checker.attempts.offered(KEY, 1, "one")
     end(h, row=2)
     h.checker.callers.ended(KEY, outcome())

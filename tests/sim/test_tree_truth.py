@@ -20,8 +20,9 @@ def spec(name: str, parent: str = "", root: str = "", **budget: int) -> task_pb2
 
 
 def write(h: History, *specs: task_pb2.TaskSpec) -> None:
-    rows = [task_row(ROWS[one.task_id])._replace(task_id=one.task_id, spec=one.SerializeToString()) for one in specs]
-    h.write(tasks=rows)
+    for one in specs:
+        row = task_row(ROWS[one.task_id])._replace(task_id=one.task_id, spec=one.SerializeToString())
+        h.write(tasks=[row._replace(root_task_id=one.root_task_id or one.parent_task_id)])
 
 
 def comes(h: History, one: task_pb2.TaskSpec) -> task_pb2.TaskSpec:

@@ -137,7 +137,7 @@ class Checker:
         known.row, known.spec = row.row, row.spec
         self.sessions.belongs(key, row.session)
         self.webhooks.accepted(key, row)
-        self.trees.written(key, row.spec)
+        self.trees.written(key, row)
         known.reserved = max(known.reserved, row.reserved)
         if row.attempt:
             self.attempts.begun(key, row.attempt, row.instance_id, row.reserved)

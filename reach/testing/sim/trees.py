@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agentreach.v1 import task_pb2
 from reach.core.model import TaskKey, TaskState
-from reach.core.rows import OutcomeRow
+from reach.core.rows import OutcomeRow, TaskRow
 
 if TYPE_CHECKING:
     from reach.testing.sim.checker import Checker
@@ -78,11 +78,11 @@ class TreeTruth:
         if parent.row and parent.outcome is None:
             self._askers[key] = parent.spec
 
-    def written(self, key: TaskKey, raw: bytes) -> None:
+    def written(self, key: TaskKey, row: TaskRow) -> None:
         """A task is durable."""
-        spec = task_pb2.TaskSpec.FromString(raw)
-        if not spec.parent_task_id:
-            return
+        if not row.root_task_id:
+            return  # nobody asked for it
+        spec = task_pb2.TaskSpec.FromString(row.spec)
         place = _place(key, spec)
         if key in self._late:
             self._checker.violate("CANCELLED_TAKE_NOTHING", key, f"{place.parent} had been cancelled")
