@@ -103,6 +103,7 @@ class CallerDoor(ServerEnd):
                 missing = Fault(ErrorClass.INVALID_REQUEST, Reason.TASK_NOT_FOUND, "not found")
                 checker.callers.refused(key, missing, None, known)
             elif task.outcome is not None:
+                checker.sessions.seen(key)
                 checker.callers.ended(key, task.outcome)
             elif ended:
                 checker.callers.open(key, task.state)

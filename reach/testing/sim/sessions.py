@@ -31,6 +31,11 @@ class SessionTruth:
         """The server does not know that this was written: who reads the journal hears of ends before sessions do."""
         self._unsure.update(self._checker.keys_of(writes.outcomes))
 
+    def seen(self, key: TaskKey) -> None:
+        """Who reads the journal is about to hear of an end: perhaps before the server knows that it is written."""
+        if self._checker.truth(key).told is None:
+            self._unsure.add(key)
+
     def belongs(self, key: TaskKey, session: str) -> None:
         """A task is of a session."""
         if session:
