@@ -1,7 +1,6 @@
 """The server's end of a caller's stream, on its own."""
 
-from types import SimpleNamespace
-from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -34,9 +33,8 @@ class Refusing:
 async def test_DLV_3_who_is_refused_while_its_caller_leaves_keeps_nobody_from_being_let_go():
     """Found by seed 6 of the simulation: the first one ended the loop over all, and the others were read for ever."""
     reach = Refusing()
-    metrics = SimpleNamespace(refused=lambda reason: None)
-    services = SimpleNamespace(reach=reach, metrics=metrics, welcome=dispatch_pb2.StreamWelcome)
-    stream = CallerStream(cast("Any", services), Principal("acme", "", frozenset({"caller"})), "")
+    services, hop = Mock(reach=reach), Mock()  # of a stream that came in at another node nothing more is needed
+    stream = CallerStream(services, Principal("acme", "", frozenset({"caller"})), "", hop)
     subscribes = [dispatch_pb2.Subscribe(task_id=name) for name in ("a", "b", "c")]
     stream.handle(dispatch_pb2.DispatchStreamRequest(subscribes=subscribes))
     stream.close()
