@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from reach.core import events as ev
+from reach.core.canary import Canaries
 from reach.core.context import Context, Exchange, Facts
 from reach.core.delivery import Delivery
 from reach.core.effects import Turn
+from reach.core.fleet import Fleet
 from reach.core.handoff import Handoffs
-from reach.core.model import Task
+from reach.core.model import Instance, Task
 from reach.core.pool import Pool
 from reach.core.rows import OutboxRow
 from reach.core.stream import Interest, Reader
@@ -211,6 +213,23 @@ def budgets_that_nobody_bounds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("reach.wire.codec.bounded", lambda spec, parent: spec)
 
 
+def drains_that_a_restart_undoes(patch: pytest.MonkeyPatch) -> None:
+    """Nobody writes down that an operator drains an instance."""
+    honest = Fleet.keep
+
+    def keep(self: Fleet, instance: Instance, turn: Turn) -> None:
+        until, instance.drain_until_ms = instance.drain_until_ms, 0
+        honest(self, instance, turn)
+        instance.drain_until_ms = until
+
+    patch.setattr(Fleet, "keep", keep)
+
+
+def trials_that_begin_anew(patch: pytest.MonkeyPatch) -> None:
+    """What was found out of a version is in memory only."""
+    patch.setattr(Canaries, "take_changed", lambda self: self.changed.clear() or set())
+
+
 PLANTED: dict[str, Any] = {
     "ack before commit": ack_before_commit,
     "retry without fencing": retry_without_fencing,
@@ -228,6 +247,8 @@ PLANTED: dict[str, Any] = {
     "other content is the same": other_content_is_the_same,
     "results that go before their time": results_that_go_before_their_time,
     "purged in memory only": purged_in_memory_only,
+    "drains that a restart undoes": drains_that_a_restart_undoes,
+    "trials that begin anew": trials_that_begin_anew,
     "cancels that stay at the top": cancels_that_stay_at_the_top,
     "parents that only memory knows": parents_that_only_memory_knows,
     "budgets that nobody bounds": budgets_that_nobody_bounds,

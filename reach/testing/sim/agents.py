@@ -72,11 +72,13 @@ class Agent(Attempts):
         """A new process."""
         self.boots += 1
         self._clear()
+        self.world.checker.fleet.undrained(self.name)
         self.leaving = False
         self.process = Process(self.world.loop, self.random)
         registration = agent_pb2.Registration(
             agent_id=self._type,
             agent_type=self._type,
+            version=self.world.version(),
             instance_id=self.name,
             boot_id=self.boot,
             max_concurrency=self._slots,

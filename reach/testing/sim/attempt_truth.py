@@ -37,6 +37,7 @@ class AttemptTruth:
         if known.outcome is not None:
             self._violate("NOT_RUN_AGAIN", key, f"attempt {number} began after the task had ended")
         known.attempts[number] = instance
+        self._checker.fleet.begun(key, number, instance)
 
     def effect(self, key: TaskKey, number: int) -> None:
         """The grant of the effect to an attempt is durable; a negative number: it was handed back."""

@@ -13,6 +13,7 @@ from reach.core.model import FIRST_TERMINAL, TaskKey, TaskState
 from reach.core.rows import OutcomeRow, TaskRow, Writes
 from reach.testing.sim.attempt_truth import AttemptTruth
 from reach.testing.sim.caller_truth import CallerTruth
+from reach.testing.sim.fleet import FleetTruth
 from reach.testing.sim.keeping import KeepingTruth
 from reach.testing.sim.operators import OperatorTruth
 from reach.testing.sim.questions import QuestionTruth
@@ -40,6 +41,7 @@ class Checker:
         self.callers = CallerTruth(self)
         self.operators = OperatorTruth(self)
         self.keeping = KeepingTruth(self)
+        self.fleet = FleetTruth(self)
         self.trees = TreeTruth(self)
         self.sessions = SessionTruth(self)
         self.webhooks = WebhookTruth(self)
@@ -78,6 +80,7 @@ class Checker:
             past.past, self.tasks[key].past, self.tasks[key].reborn = None, past, True
             self.webhooks.removed(key)
             self.questions.removed(key)
+            self.sessions.removed(key)
         return key
 
     def submitted(self, key: TaskKey, *, volatile: bool) -> None:
@@ -107,6 +110,7 @@ class Checker:
     def _others(self, writes: Writes) -> None:
         rows = self._rows
         self.questions.durable(writes, rows)
+        self.fleet.durable(writes)
         for effect in writes.effects:
             if (key := rows.get(effect.row)) is not None:
                 self.attempts.effect(key, effect.number)

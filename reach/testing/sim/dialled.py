@@ -39,6 +39,7 @@ class DialledAgent(Attempts):
         self._exchange = exchange
         self._type = agent_type
         self._slots = slots
+        self._version = ""
         exchange.agents[name] = self
         self.sessions: dict[tuple[str, str], None] = {}
         self._clear()
@@ -59,6 +60,8 @@ class DialledAgent(Attempts):
         """A new process, under the same address."""
         self.boots += 1
         self._clear()
+        self._version = self.world.version()
+        self.world.checker.fleet.undrained(self.name)
         self.leaving = False
         self.process = Process(self.world.loop, self.random)
         self.tell("starts (process {}), to be dialled{}", self.boots, "" if self.joins else ", a plain one")
@@ -114,7 +117,7 @@ class DialledAgent(Attempts):
         number, boot, process = self._registration, self.boot, self.process
         self._asked_at = self.world.loop.now
         registration = agent_pb2.Registration(
-            agent_id=self._type, agent_type=self._type, instance_id=self.name, boot_id=boot,
+            agent_id=self._type, agent_type=self._type, instance_id=self.name, boot_id=boot, version=self._version,
             max_concurrency=self._slots, allowed_tenants=["beta"],
             features=["rejoin", "effects", "keepalive", "handoff"] if self.joins else [],
         )  # fmt: skip

@@ -123,6 +123,8 @@ class Dice:
         self.dialled = rate(0.0, 0.0, 0.4, 1.0)
         """Share of agents that are dialled."""
         self.sessions = rate(0.0, 0.3, 0.8)
+        self.versions = random.random() < 0.3
+        """Agents may be another version each time they start."""
         self.trees = rate(0.0, 0.0, 0.3, 0.7)
         """Share of tasks that another one asks for."""
         self.unary = rate(0.0, 0.0, 0.3)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from random import Random
 from types import ModuleType
 
-from reach.core import context, delivery, finished, stream
+from reach.core import canary, context, delivery, finished, stream
 from reach.runtime import retention
 
 KNOBS: tuple[tuple[tuple[ModuleType, ...], str, tuple[float, ...]], ...] = (
@@ -21,6 +21,8 @@ KNOBS: tuple[tuple[tuple[ModuleType, ...], str, tuple[float, ...]], ...] = (
     ((finished,), "KEEP_MS", (200,)),
     ((retention,), "LEAST_MS", (2_000, 10_000)),
     ((retention,), "EVERY_SECONDS", (1.0, 3.0)),
+    ((canary,), "TASKS", (2, 4)),
+    ((canary,), "OLD_TASKS_AT_LEAST", (1, 2)),
     ((context,), "SUMMARISE_EVERY", (2, 3)),
 )
 """(modules that have it, its name, what it may be)"""

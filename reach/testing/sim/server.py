@@ -25,6 +25,7 @@ from reach.testing.sim.caller_door import CallerDoor
 from reach.testing.sim.calls import Exchange, SimDialler
 from reach.testing.sim.checker import Checker
 from reach.testing.sim.faults import FaultyJournal
+from reach.testing.sim.fleet import DECIDED, DRAIN_MS, FleetTruth
 from reach.testing.sim.link import ClientEnd, Network, Stream
 from reach.testing.sim.loop import Process, VirtualClock, VirtualLoop, VirtualReads, VirtualWriter, WallClock
 from reach.testing.sim.story import Story
@@ -53,12 +54,15 @@ CODEC = ProtoCodec(READER)
 class Quiet:
     """Hears of what operators would like to know (`runtime.host.Notes`), and counts it."""
 
-    def __init__(self) -> None:
+    def __init__(self, fleet: FleetTruth) -> None:
+        self._fleet = fleet
         self.counts: dict[str, int] = {}
 
     def noted(self, note: fx.Noted) -> None:
         """See Notes."""
         self.counts[note.kind] = self.counts.get(note.kind, 0) + 1
+        if note.instance is not None and note.kind in DECIDED:
+            self._fleet.decided(note.kind, note.instance)
 
     def ended(self, task: Task) -> None:
         """See Notes."""
@@ -86,7 +90,7 @@ class Server:
         self.story = story
         self.wall = WallClock(loop)
         self.journal = FaultyJournal(random, checker, story)
-        self.notes = Quiet()
+        self.notes = Quiet(checker.fleet)
         self.receivers = Receivers(loop, random, checker, lambda *words: story.tell("webhook", *words))
         self.doors: dict[CallerDoor | AgentDoor, None] = {}
         self.process = Process(loop, random)
@@ -134,6 +138,7 @@ class Server:
         finally:
             asyncio._set_running_loop(before)  # noqa: SLF001
         self.tell("starts (process {}), {} tasks go on", self.starts, restored)
+        self.checker.fleet.compare(self.host)
         self._drop_idle(IdlePools(self.host))
 
     def _deliver_webhooks(self, process: Process) -> None:
@@ -242,12 +247,14 @@ class Server:
         self, tenant: str, instance_id: str, *, undo: bool, then: Callable[[Any], object] = lambda answer: None
     ) -> None:
         """An operator stops new work for an instance, or allows it again, and hears of it."""
+        if undo:
+            self.checker.fleet.undrained(instance_id)
         try:
             pool, instance = self.reach.instance(tenant, instance_id)
         except ReachError as error:
             then(error)
             return
-        self.reach.post(pool, ev.Drained(instance, 5_000, undo, _Answer(then)))
+        self.reach.post(pool, ev.Drained(instance, DRAIN_MS, undo, _Answer(then)))
 
 
 class _Answer:

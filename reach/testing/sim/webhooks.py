@@ -49,8 +49,8 @@ class WebhookTruth:
         self._names: dict[TaskKey, str] = {}
         self._keys: dict[str, TaskKey] = {}
         self._forgotten: set[str] = set()
-        self._past: dict[TaskKey, tuple[str | None, str | None]] = {}
-        """Of removed tasks: how they ended, and the name under which that was told."""
+        self._past: dict[TaskKey, str | None] = {}
+        """How removed tasks ended."""
 
     def accepted(self, key: TaskKey, row: TaskRow) -> None:
         """A task is durable."""
@@ -64,7 +64,8 @@ class WebhookTruth:
     def removed(self, key: TaskKey) -> None:
         """A task is removed: who was not told by now need not be."""
         if self._wanted.pop(key, None) is not None:
-            self._past[key] = self._ends.pop(key, None), self._names.pop(key, None)
+            self._past[key] = self._ends.pop(key, None)
+            self._names.pop(key, None)
 
     def is_removed(self, task_id: str) -> bool:
         """Whether a task of this id was removed: then there is nothing to tell."""
@@ -83,11 +84,9 @@ class WebhookTruth:
     def received(self, key: TaskKey, name: str, state: str) -> None:
         """A receiver got a delivery."""
         violate = self._checker.violate
-        if key in self._past and self._names.get(key) != name:
-            end, before = self._past[key]
-            if end == state and before in (None, name):
-                self._past[key] = end, name
-                return  # of the task that had the id before
+        if self._past.get(key) == state:  # of the task that had the id before, or of the one that has it now
+            self._names.setdefault(key, name)
+            return
         if key not in self._wanted:
             violate("WEBHOOKS_ARE_WANTED", key, "nobody asked to be told of it")
         elif self._ends.get(key) != state:

@@ -18,6 +18,7 @@ from reach.testing.sim.calls import Exchange
 from reach.testing.sim.checker import Checker
 from reach.testing.sim.dialled import DialledAgent
 from reach.testing.sim.faults import TROUBLES, Dice
+from reach.testing.sim.fleet import SHARE, VERSIONS
 from reach.testing.sim.keeping import keep_of
 from reach.testing.sim.knobs import turned
 from reach.testing.sim.link import Network
@@ -53,6 +54,7 @@ class World:
         settings = Settings()
         settings.queue_limit, settings.queue_bytes = dice.queue_limit, dice.queue_bytes
         settings.dead_letters = self.random.random() < 0.8
+        settings.canary_share = SHARE
         settings.session_ttl_ms = SESSION_TTL_MS
         settings.input_wait_ms = dice.input_wait_ms
         self.checker.keeping.keep = keep_of(self.random)
@@ -164,6 +166,7 @@ class World:
             audit_quiet(self.server.host, self.checker, self.agents)
             self.checker.sessions.finish(self.server.host.sessions.homes())
             self.checker.webhooks.finish()
+            self.checker.fleet.compare(self.server.host)
 
     def _waits(self) -> bool:
         """Whether somebody waits, or something volatile goes on for which nobody does."""
@@ -285,9 +288,18 @@ class World:
         agent = self.random.choice(self.agents)
         if self.server.up:
             self.story.tell("world", "an operator drains {} for a while", agent.name)
-            self.server.drain("acme", agent.name, undo=False)
+            orders = self.checker.fleet.orders(agent.name)
+            self.server.drain("acme", agent.name, undo=False, then=partial(self._is_drained, orders))
             told: list[Any] = []
             self.loop.call_later(self.random.choice((0.5, 8.0)), self._undrain, agent, told)
+
+    def _is_drained(self, orders: int, answer: Any) -> None:
+        if isinstance(answer, str):
+            self.checker.fleet.drained(answer, orders)
+
+    def version(self) -> str:
+        """The version of an agent that begins."""
+        return self.random.choice(VERSIONS) if self.dice.versions else ""
 
     def _undrain(self, agent: Agent | DialledAgent, told: list[Any]) -> None:
         """Again, until it is told to be done: what is not written down, a crash undoes."""

@@ -1,0 +1,89 @@
+"""The checker finds what must not be of instances and versions on trial, and lets pass what is right (REG-7, RTE-9)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from agentreach.v1 import agent_pb2
+from reach.core.canary import Stage
+from reach.core.model import Instance, PoolKey, Profile
+from reach.core.rows import AgentGone, AgentRow
+from tests.sim.history import KEY, History, Planted, task_row
+
+PLANTED = Planted()
+POOL = PoolKey("acme", "echo")
+
+
+def agent_row(trial: int = 0, instance: str = "one", version: str = "2") -> AgentRow:
+    said = agent_pb2.Registration(agent_id="echo", version=version).SerializeToString()
+    return AgentRow(POOL.tenant, instance, POOL.agent_type, "boot", 1, (), said, 0, 1, 0, trial)
+
+
+def instance(name: str = "one", version: str = "2") -> Instance:
+    return Instance(name, Profile("echo", version, (), (), (), (), (), (), "", ()), POOL)
+
+
+def host(**trials: Stage) -> Any:
+    """A host with these trials, by version."""
+    found = {("echo", name[1:]): SimpleNamespace(stage=stage) for name, stage in trials.items()}
+    router = SimpleNamespace(canary=SimpleNamespace(trials=found))
+    return cast("Any", SimpleNamespace(pools=lambda: [SimpleNamespace(key=POOL, router=router)]))
+
+
+def drain(h: History, now: float = 0.0) -> None:
+    h.checker.fleet.drained("one", h.checker.fleet.orders("one"))
+    h.checker.now = lambda: now
+
+
+@PLANTED("DRAINED_TAKES_NOTHING")
+def who_is_drained_gets_a_task(h: History) -> None:
+    drain(h)
+    h.accept()
+
+
+@PLANTED("DRAINED_TAKES_NOTHING")
+def who_is_drained_keeps_its_sessions_for_ever(h: History) -> None:
+    drain(h, 5.1)
+    h.write(tasks=[task_row()._replace(session="s")])
+
+
+@PLANTED("DECISIONS_ARE_WRITTEN")
+def a_version_is_rolled_back_in_memory_only(h: History) -> None:
+    h.write(agents=[agent_row(1 + Stage.TRIAL)])
+    h.checker.fleet.decided("canary_rolled_back", instance())
+
+
+@PLANTED("DECISIONS_LAST")
+def a_version_that_was_rolled_back_is_tried_again(h: History) -> None:
+    h.write(agents=[agent_row(1 + Stage.ROLLED_BACK)])
+    h.checker.fleet.compare(host(v2=Stage.TRIAL))
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_violation_is_found(name: str) -> None:
+    assert PLANTED.found(name) == [PLANTED[name][0]]
+
+
+def test_who_is_drained_has_its_sessions_for_a_while_and_all_again_once_that_is_undone() -> None:
+    h = History()
+    drain(h, 4.9)
+    h.write(tasks=[task_row()._replace(session="s")])
+    asked = h.checker.fleet.orders("one")
+    h.checker.fleet.undrained("one")
+    h.checker.fleet.drained("one", asked)  # its word comes late
+    h.write(tasks=[task_row(2)._replace(task_id="other")])
+    assert KEY in h.checker.tasks
+    assert h.checker.violations == []
+
+
+def test_what_was_decided_and_written_is_so_after_a_restart() -> None:
+    h = History()
+    h.write(agents=[agent_row(1 + Stage.PROMOTED), agent_row(0, "old", "1")])
+    h.checker.fleet.decided("canary_promoted", instance())
+    h.checker.fleet.compare(host(v2=Stage.PROMOTED))
+    h.write(agents_gone=[AgentGone(POOL.tenant, "one")])
+    h.checker.fleet.compare(host(v2=Stage.PROMOTED))  # nobody has it: memory may forget it when it likes
+    assert h.checker.violations == []
