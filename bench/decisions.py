@@ -16,7 +16,7 @@ from reach.core.effects import Turn
 from reach.core.model import Condition, Instance, PoolKey, Profile, Requirement, Task
 from reach.core.pool import Pool
 from reach.core.routing import Router
-from reach.core.rows import RowNumbers
+from reach.core.row_numbers import RowNumbers
 
 SLOTS = 16
 DECISIONS = 4_000

@@ -115,7 +115,7 @@ def _keep(names: dict[str, str], new: Mapping[str, str]) -> None:
 class Context:
     """What is known of one session."""
 
-    __slots__ = ("applied", "count", "deleted_row", "expires_ms", "inferred", "is_there", "older",
+    __slots__ = ("applied", "count", "deleted_rows", "expires_ms", "inferred", "is_there", "older",
                  "outputs", "packed", "parts", "revision", "said", "session", "size", "summarising", "summary",
                  "tenant", "ttl_ms", "turn_bytes", "turns", "used_ms")  # fmt: skip
 
@@ -148,9 +148,9 @@ class Context:
         """Its state as it was stored; None once somebody has looked at it (`wake`)."""
         self.is_there = True
         """False: it was deleted, and nothing has been said since."""
-        self.deleted_row = 0
-        """The last task that had been accepted when it was deleted last: those up to it are not part of what came
-        after. A number and no time, for clocks leap."""
+        self.deleted_rows: tuple[int, ...] = ()
+        """The last task that each node had accepted when it was deleted last (`accepted_before`): those before are not
+        part of what came after. Numbers and no time, for clocks leap."""
         self.summarising = 0
         """So many of `older` are being made part of the summary."""
         self.parts: dict[str, Any] = {}
@@ -243,7 +243,7 @@ class Context:
         """All of it as plain values, for whoever keeps it."""
         return (
             self.revision, self.count, self.ttl_ms, self.summary, [*self.turns], [*self.older],
-            dict(self.said), dict(self.inferred), dict(self.outputs), [*self.applied], self.deleted_row,
+            dict(self.said), dict(self.inferred), dict(self.outputs), [*self.applied], self.deleted_rows,
             self.is_there,
         )  # fmt: skip
 
@@ -252,7 +252,8 @@ class Context:
         packed, self.packed = self.packed, None
         state = packed.unpack() if hasattr(packed, "unpack") else packed
         revision, count, self.ttl_ms, summary, turns, older, said, inferred, outputs, applied, *rest = state
-        self.deleted_row, self.is_there = rest
+        deleted, self.is_there = rest
+        self.deleted_rows = (deleted,) if isinstance(deleted, int) else tuple(deleted)
         self.summary, self.count = summary, count
         self.turns, self.older = [_exchange(values) for values in turns], [_exchange(values) for values in older]
         self.said, self.inferred = dict(said), dict(inferred)

@@ -8,11 +8,12 @@ before and end later do not bring back what was to be forgotten.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import nlargest
 from typing import NamedTuple
 
 from reach.core.context import CONTEXT_BYTES, Context, Exchange, Facts
+from reach.core.row_numbers import BLOCK_BITS, accepted_before
 from reach.core.rows import ContextRow
 from reach.core.session import IDLE_TTL_MS, SessionName
 
@@ -108,7 +109,7 @@ class Room:
 class Home:
     """The sessions of one shard."""
 
-    __slots__ = ("_contexts", "_dirty", "busy", "room", "shard")
+    __slots__ = ("_contexts", "_dirty", "asks_first", "busy", "room", "shard")
 
     def __init__(self, shard: int, room: Room) -> None:
         self.shard = shard
@@ -119,6 +120,8 @@ class Home:
         """Sessions that are not kept as they are now."""
         self.busy: Callable[[SessionName], bool] = lambda _: False
         """Whether a session has open tasks: then its time is not over. Seldom asked: it looks through all tasks."""
+        self.asks_first = False
+        """Other nodes may have open tasks of a session, so that only `expire` ends it, once they were asked."""
 
     def __len__(self) -> int:
         return len(self._contexts)
@@ -132,9 +135,14 @@ class Home:
         if context.packed is not None:
             before = context.size
             context.wake()
-            context.deleted_row = min(context.deleted_row, self.room.restored_row)
+            context.deleted_rows = tuple(map(self._not_given_again, context.deleted_rows))
             self.room.count(context.tenant, 0, context.size - before)
         return context
+
+    def _not_given_again(self, row: int) -> int:
+        """A row of this node's block that only a volatile task had is another task's by now."""
+        restored = self.room.restored_row
+        return min(row, restored) if row >> BLOCK_BITS == restored >> BLOCK_BITS else row
 
     def _find(self, name: SessionName) -> Context | None:
         context = self._contexts.get(name)
@@ -148,7 +156,7 @@ class Home:
     def _is_over(self, context: Context, now_ms: int, accepted: Accepted | None = None) -> bool:
         """Whether the time of a session is over. One with an open task lives on, be it the one that is spoken of, which
         was accepted while it lived, or another one."""
-        if context.expires_ms > now_ms:
+        if context.expires_ms > now_ms or self.asks_first:
             return False
         if (accepted is None or accepted.at_ms >= context.expires_ms) and not self.busy(context.name):
             return True
@@ -174,7 +182,7 @@ class Home:
             self._count_new(context)
         else:
             self._contexts.move_to_end(name)
-        if accepted is None or accepted.row > context.deleted_row:
+        if accepted is None or not accepted_before(context.deleted_rows, accepted.row):
             context.is_there = True
         context.ttl_ms = ttl_ms or context.ttl_ms or self.room.ttl_ms
         context.used_ms, context.expires_ms = now_ms, now_ms + context.ttl_ms
@@ -195,7 +203,7 @@ class Home:
             ttl_ms: How long the session is kept, where its route says so.
         """
         known = self._find(name)
-        if known is not None and (known.has(turn.task_id) or accepted.row <= known.deleted_row):
+        if known is not None and (known.has(turn.task_id) or accepted_before(known.deleted_rows, accepted.row)):
             return None
         context = self.open(name, now_ms, ttl_ms, accepted)
         before = context.size
@@ -219,21 +227,28 @@ class Home:
         self.room.count(context.tenant, 0, context.size - before)
         self._dirty[context.name] = None
 
-    def delete(self, name: SessionName, now_ms: int, row: int) -> None:
-        """Forgets what is known of a session, and what its tasks up to `row` still bring, also if nothing is known of
-        it yet."""
+    def delete(self, name: SessionName, now_ms: int, lasts: Sequence[int]) -> None:
+        """Forgets what is known of a session, and what its tasks still bring that were accepted before, also if nothing
+        is known of it yet. `lasts`: the last row that each node has numbered."""
         known = self._find(name)
         if known is not None:
             self._drop(known)
         grave = self.open(name, now_ms, known.ttl_ms if known is not None else None)
         grave.is_there = False
         grave.revision = known.revision + 1 if known is not None else 1  # revisions only grow
-        grave.deleted_row = row
+        grave.deleted_rows = tuple(lasts)
         self._dirty[name] = None
 
-    def expire(self, now_ms: int, busy: Callable[[], Collection[SessionName]]) -> int:
-        """Lets go of sessions whose time is over, but of those with open tasks (`busy`); returns how many."""
+    def over(self, now_ms: int) -> list[SessionName]:
+        """Sessions whose time is over, but for those with open tasks."""
+        return [one.name for one in self._contexts.values() if one.expires_ms <= now_ms]
+
+    def expire(self, now_ms: int, busy: Callable[[], Collection[SessionName]],
+               among: Collection[SessionName] | None = None) -> int:  # fmt: skip
+        """Lets go of sessions whose time is over, but of those with open tasks (`busy`); returns how many. `among`:
+        only of these."""
         over = [one for one in self._contexts.values() if one.expires_ms <= now_ms]
+        over = over if among is None else [one for one in over if one.name in among]
         if over:
             kept = busy()
             for one in over:

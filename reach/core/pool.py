@@ -29,7 +29,8 @@ from reach.core.questions import Questions, over
 from reach.core.queue import WaitQueue
 from reach.core.retry import RetryBudget
 from reach.core.routing import Router
-from reach.core.rows import CheckpointRow, EffectRow, RowNumbers
+from reach.core.row_numbers import RowNumbers
+from reach.core.rows import CheckpointRow, EffectRow
 from reach.core.scores import Scores
 from reach.core.session import PIN_WAIT_MS, Pins
 from reach.core.stream import Fold, Kind, emit, flush, size_in_bytes

@@ -220,9 +220,17 @@ class OutboxDone(NamedTuple):
     """A fact is delivered, and forgotten. Written with what the delivery changed, it changes that exactly once."""
 
     shard: int
+    """Of the fact."""
     kind: str
     lane: str
     key: str
+    under: int = -1
+    """The shard of what the delivery changed, by whose owner this is written; -1: that of the fact."""
+
+    @property
+    def fence(self) -> int:
+        """The shard whose owner writes this."""
+        return self.shard if self.under < 0 else self.under
 
 
 class MoveRow(NamedTuple):
@@ -327,26 +335,6 @@ class Writes:
                 getattr(self, kind).extend(rows)
 
 
-class RowNumbers:
-    """Numbers the rows of tasks, for all pools of a node."""
-
-    __slots__ = ("_next",)
-
-    def __init__(self, first: int) -> None:
-        self._next = first
-
-    def take(self) -> int:
-        """The next number."""
-        number = self._next
-        self._next += 1
-        return number
-
-    @property
-    def last(self) -> int:
-        """The one that was taken last."""
-        return self._next - 1
-
-
 def granted_of(numbers: Collection[int]) -> int:
     """The attempt that has the grant, from the numbers of all rows of a task; 0 if none has."""
     latest = max(numbers, default=0)
@@ -380,17 +368,23 @@ def without(writes: Writes, rows: set[int]) -> Writes:
     return kept
 
 
+def _is_of(kind: str, item: Any, shards: Collection[int]) -> bool:
+    return (item.fence if kind == "outbox_done" else item.shard) in shards
+
+
 def without_shards(writes: Writes, shards: Collection[int]) -> Writes:
-    """The same batch less all rows of these shards."""
+    """The same batch less all rows that the owners of these shards write."""
     kept = Writes()
     for kind in Writes.__slots__:
         found = getattr(writes, kind)
         if kind not in _OF_NO_SHARD:
-            found = [item for item in found if item.shard not in shards]
+            found = [item for item in found if not _is_of(kind, item, shards)]
         setattr(kept, kind, found)
     return kept
 
 
 def shards_of(writes: Writes) -> set[int]:
-    """The shards whose rows are in the batch."""
-    return {item.shard for kind in Writes.__slots__ if kind not in _OF_NO_SHARD for item in getattr(writes, kind)}
+    """The shards whose owners write what is in the batch."""
+    found = {one.fence for one in writes.outbox_done}
+    others = [kind for kind in Writes.__slots__ if kind not in _OF_NO_SHARD and kind != "outbox_done"]
+    return found.union(*([item.shard for item in getattr(writes, kind)] for kind in others))

@@ -18,7 +18,7 @@ from reach.core.policies import POLICIES, Policy
 from reach.core.pool import Pool
 from reach.core.retry import POLICIES as RETRIES
 from reach.core.routing import Router
-from reach.core.rows import RowNumbers
+from reach.core.row_numbers import RowNumbers
 from reach.core.stream import Interest, Reader
 from reach.errors import ErrorClass, InvalidRequest, Reason
 from reach.playground.instances import Process, Work

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reach.rpc.homes import FarHomes
 from reach.rpc.interceptors import Interceptor
 from reach.rpc.peer_secret import PeerSecret
 from reach.rpc.peers import Peers
@@ -33,6 +34,7 @@ def join(
     proof = PeerSecret(secret, services.node_id, services.clock.wall_ms)
     peers = services.peers = Peers(services, owners, proof, tls_roots)
     reach.host.owners = owners
+    reach.host.homeward.far = FarHomes(peers, reach.host)
     reach.abroad = Whereabouts(reach.host, owners, peers.has)
     interceptor.proxy = Proxy(peers)
     level_1 = reach.host.level_1

@@ -19,6 +19,7 @@ from reach.core.model import PoolKey
 from reach.errors import InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.rpc.agent import AttachStream
 from reach.rpc.callers import CallerStream
+from reach.rpc.homes import HomeDesk
 from reach.rpc.peer_messages import pool_key, principal_from
 from reach.rpc.peers import Peers
 from reach.rpc.pings import Pings
@@ -102,6 +103,7 @@ class LinkEnd:
         self._channels: dict[int, _Channel] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._stopping = Batcher()
+        self._desk = HomeDesk(services, self.out)
 
     async def serve(self, context: Any) -> None:
         """Carries items until the other node leaves, or this one stops."""
@@ -139,6 +141,8 @@ class LinkEnd:
     def _received(self, frame: peer_pb2.LinkRequest) -> None:
         for opening in frame.opens:
             self._open(opening)
+        if frame.contexts or frame.turns:
+            self._desk.received(frame)
         channels = self._channels
         for data in frame.data:
             channel = channels.get(data.channel)

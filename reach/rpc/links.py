@@ -85,7 +85,7 @@ class AttachLink:
             fill_error(grant.refusal, fault)
         self._stream.say(grants=[grant])
 
-    def give_input(self, task: Task, given: Input) -> None:
+    def give_input(self, task: Task, given: Input, context: bytes = b"") -> None:
         """See AgentLink."""
         said = attach_pb2.AttemptInput(link=self.number, key=self._key(*task.key, task.attempt))
         said.input_id, said.question = given.input_id, given.question

@@ -188,6 +188,8 @@ class Peers:
     def _moved(self, shard: int) -> None:
         for branches in list(self.branches):
             branches.moved(shard)
+        for tunnel in list(self._tunnels.values()):
+            tunnel.homes.moved(shard)
 
     def proof(self, peer: Peer) -> tuple[tuple[str, str], ...]:
         """The metadata of a call to a node."""

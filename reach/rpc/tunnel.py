@@ -16,6 +16,7 @@ import grpc
 from agentreach.internal.v1 import peer_pb2
 from reach.core.model import PoolKey
 from reach.errors import ReachError
+from reach.rpc.homes import HomeCalls
 from reach.rpc.peer_messages import Unreachable, identity_of, pool_key, unavailable
 from reach.rpc.principal import Principal
 from reach.wire.batcher import Batcher
@@ -95,6 +96,7 @@ class Tunnel:
         self._connection = connection
         self.peer = connection.peer
         self.out = Batcher()
+        self.homes = HomeCalls(self.out)
         self._channels: dict[int, Channel] = {}
         self._last = 0
         self.answered = asyncio.Event()
@@ -188,6 +190,8 @@ class Tunnel:
             if channel is not None:
                 pool = pool_key(data.pool) if data.HasField("pool") else None
                 channel.holder.returned(channel, data.frame, pool)
+        if frame.contexts or frame.turns:
+            self.homes.received(frame)
         for summary in frame.summaries:
             self._peers.rooms.heard(pool_key(summary.pool), room_of(summary))
         for end in frame.ends:
@@ -205,6 +209,7 @@ class Tunnel:
         for channel in channels.values():
             channel.open = False
             channel.holder.ended(channel, error)
+        self.homes.broken()
         self.answered.set()
 
 

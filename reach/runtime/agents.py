@@ -40,8 +40,9 @@ class AgentLink(Protocol):
     def grant(self, tenant: str, task_id: str, attempt: int, effect: str, fault: Fault | None) -> None:
         """Answers a request to begin an effect."""
 
-    def give_input(self, task: Task, given: Input) -> None:
-        """Answers what the task's current attempt asked; may come again."""
+    def give_input(self, task: Task, given: Input, context: bytes = b"") -> None:
+        """Answers what the task's current attempt asked; may come again. `context`: as with an offer, for agents
+        that are dialled."""
 
     def credit(self, tenant: str, task_id: str, attempt: int, count: int) -> None:
         """Gives room for more deltas, in bytes."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from reach.runtime.host import Host
-from reach.runtime.loading import unapplied_turns
+from reach.runtime.loading import turns_of
 from reach.runtime.moving import leave, take
 from reach.runtime.retention import Tending
 from reach.runtime.sessions import Ended
@@ -134,7 +134,7 @@ class Claims:
         """In the writer: after all that was written before, and before anything that is decided under the claim. What
         is held after all was loaded was held all the time."""
         self._journal.claim(shards)
-        return self._journal.load_shards(shards), unapplied_turns(self._journal, shards), self._journal.confirm()
+        return self._journal.load_shards(shards), turns_of(self._journal, shards), self._journal.confirm()
 
     async def _leave(self, shards: frozenset[int]) -> None:
         if not shards:

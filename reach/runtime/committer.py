@@ -179,6 +179,8 @@ class Committer:
         if self._lost is not None and (lost := self._lost()):
             self.forget(lost)
             self.on_lost(lost)
+            for turn in turns:
+                turn.writes = without_shards(turn.writes, lost)
         if taken:
             self._refused(set(taken))
         if self._turns:

@@ -14,15 +14,15 @@ from typing import Any
 from reach.core import effects as fx
 from reach.core.directory import UNRESOLVED, Directory
 from reach.core.events import Joined
-from reach.core.model import Fault, PoolKey, Task, TaskState
+from reach.core.model import PoolKey
 from reach.core.pool import STALLED_MS, Pool
-from reach.core.rows import RowNumbers
+from reach.core.row_numbers import RowNumbers
 from reach.core.session import TURN
 from reach.core.sifting import ANYBODY
-from reach.errors import ErrorClass, Reason
-from reach.runtime.agents import moved, refuse
+from reach.runtime.agents import moved
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
+from reach.runtime.homeward import BOUNDS, Homeward
 from reach.runtime.level_1 import LevelOne
 from reach.runtime.notes import Notes
 from reach.runtime.outbox import Outbox
@@ -30,10 +30,10 @@ from reach.runtime.ownership import AllOurs, Owners
 from reach.runtime.past import Past
 from reach.runtime.pools import Codec, Pools
 from reach.runtime.resettling import Resettling
-from reach.runtime.sessions import BOUNDS, Sessions
+from reach.runtime.sends import Sends
+from reach.runtime.sessions import Sessions
 from reach.runtime.settings import Settings
 from reach.runtime.shard import Shard
-from reach.runtime.taken import TAKEN, ask_again, undo
 from reach.runtime.task_watch import TaskWatchers
 from reach.runtime.trees import Trees
 from reach.runtime.wake import WakeHooks
@@ -47,7 +47,6 @@ TICK_MS = 250
 LOOK_AGAIN_S = 0.25
 """How long tasks that wait in vain in a pool may have to wait for a look at the others, so that many that register are
 one reason to look."""
-AT_WORK = (TaskState.DELIVERED, TaskState.RUNNING, TaskState.WAITING)
 
 
 class Host(Pools):
@@ -78,42 +77,18 @@ class Host(Pools):
         """The store took nothing when the last turn was made."""
         self._ticker = self._loop.call_later(TICK_MS / 1_000, self._tick)
         self._revision = 1
-        self.committer = Committer(journal, self.perform, on_broken, notes.committed, writer)
         self._journal = journal
         self._reads = reads if reads is not None else ThreadPoolExecutor(1, thread_name_prefix="journal-reads")
         self.wakes = WakeHooks(settings.wake, lambda key, event: self.post(self.pool(key), event))
         self.past = Past(self, journal, self._reads)
+        self.sends = Sends(self)
+        self.committer = Committer(journal, self.sends.perform, on_broken, notes.committed, writer)
         self.trees = Trees(self)
         self.sessions = Sessions(self, settings)
         self.task_watchers = TaskWatchers()
         self.outbox = Outbox(journal, self._reads, self.committer.submit)
-        self.outbox.register(TURN, self.sessions, BOUNDS)
-        self._acts: dict[type, Callable[[Any], None]] = {
-            fx.Offer: self._offer,
-            fx.StopAttempt: lambda e: e.link.stop(e.tenant, e.task_id, e.attempt, e.reason),
-            fx.Acknowledge: self._acknowledge,
-            fx.RefuseItem: self._refuse_item,
-            fx.GrantEffect: self._grant,
-            fx.GiveInput: self._give_input,
-            fx.CreditAttempt: lambda e: e.link.credit(e.tenant, e.task_id, e.attempt, e.bytes),
-            fx.Welcome: lambda e: e.link.welcome(e),
-            fx.CloseLink: lambda e: e.link.close(e.fault),
-            fx.Wake: self.wakes.wake,
-            fx.AskReopen: lambda e: e.link.reopen(),
-            fx.DropLink: lambda e: e.link.drop(),
-            fx.AskSnapshot: lambda e: e.link.prepare_handoff(e.tenant, e.session, e.timeout_ms),
-            fx.DrainLink: lambda e: e.link.drain(e.deadline_ms),
-            fx.Accepted: self._accepted,
-            fx.Refused: self._refused,
-            fx.Done: self._done,
-            fx.Events: self._events,
-            fx.Ended: self._ended,
-            fx.AskJournal: self.past.asked,
-            fx.Forget: self._forget,
-            fx.Noted: self._noted,
-            fx.Unplaced: lambda _: self._look_again_soon(),
-            fx.Then: lambda e: e.act(),
-        }
+        self.homeward = Homeward(self)
+        self.outbox.register(TURN, self.homeward, BOUNDS)
 
     # -- mail ---------------------------------------------------------------------------------------------------------
 
@@ -196,110 +171,7 @@ class Host(Pools):
         self._run(self.shards.values(), Shard.wake)
         self.arm_all()
 
-    # -- sends --------------------------------------------------------------------------------------------------------
-
-    def perform(self, turn: fx.Turn, taken: list[int]) -> None:
-        """Sends what a turn asks for, once it is durable."""
-        acts = self._acts
-        if turn.shard is not None and turn.shard.gone:
-            for send in turn.sends:
-                moved(send)
-            return
-        if taken:
-            undo(self, turn, taken)
-        for send in turn.sends:
-            try:
-                acts[type(send)](send)
-            except Exception:
-                log.exception("a send failed: %s", type(send).__name__)
-        if turn.writes.outbox or turn.writes.outbox_done:
-            self.outbox.committed(turn.writes, taken)
-        if self.task_watchers.open:
-            self.task_watchers.saw(turn)
-
-    def _accepted(self, effect: fx.Accepted) -> None:
-        task, reader = effect.task, effect.reply
-        if task.row == TAKEN:
-            ask_again(self, effect, task)
-        else:
-            reader.sink.accepted(reader, task, effect.state, effect.deduplicated)
-
-    def _offer(self, offer: fx.Offer) -> None:
-        task, link = offer.task, offer.link
-        current = task.attempt == offer.attempt and task.instance is offer.instance
-        if current and offer.instance.link is link and task.row != TAKEN:
-            trace = self.notes.began(task) if task.trace else ""
-            if link is None:
-                return
-            if task.session:
-                link.offer(task, offer.instance, trace, self.sessions.offered(task))
-            else:
-                link.offer(task, offer.instance, trace)
-
-    def _events(self, effect: fx.Events) -> None:
-        if effect.task.row == TAKEN:
-            ask_again(self, effect, effect.task)
-        else:
-            effect.reader.sink.events(effect.reader, effect.task, effect.events)
-
-    def _acknowledge(self, effect: fx.Acknowledge) -> None:
-        if effect.link is not None:
-            effect.link.acknowledge(effect.tenant, effect.task_id, effect.attempt)
-
-    def _refuse_item(self, effect: fx.RefuseItem) -> None:
-        if effect.link is not None:
-            effect.link.refuse(effect.tenant, effect.task_id, effect.attempt, effect.fault)
-
-    def _grant(self, effect: fx.GrantEffect) -> None:
-        """Permission is worth what holds when it leaves: while its commit ran, the attempt may have been given up."""
-        task, fault = self.tasks.get((effect.tenant, effect.task_id)), effect.fault
-        if fault is None and (task is None or task.attempt != effect.attempt or task.state not in AT_WORK):
-            message = f"attempt {effect.attempt} of task {effect.task_id!r} is over"
-            fault = Fault(ErrorClass.INVALID_REQUEST, Reason.STALE_ATTEMPT, message)
-        if effect.link is not None:
-            effect.link.grant(effect.tenant, effect.task_id, effect.attempt, effect.effect, fault)
-
-    def _give_input(self, effect: fx.GiveInput) -> None:
-        task, link = effect.task, effect.link
-        if link is not None and task.attempt == effect.attempt and task.instance is effect.instance:
-            link.give_input(task, effect.input)
-
-    def _refused(self, effect: fx.Refused) -> None:
-        if effect.task is not None and effect.task.row == TAKEN:
-            ask_again(self, effect, effect.task)
-        else:
-            refuse(effect.reply, effect.fault)
-
-    def _done(self, effect: fx.Done) -> None:
-        value = effect.value
-        if isinstance(value, Task) and value.row == TAKEN:
-            ask_again(self, effect, value)
-        elif effect.reply is not None:
-            effect.reply.done(effect.value)
-
-    def _ended(self, effect: fx.Ended) -> None:
-        if effect.task.row == TAKEN:
-            ask_again(self, effect, effect.task)
-            return
-        if effect.task.root_task_id and effect.first:
-            self.trees.left(effect.task)
-        if effect.task.session and effect.first:
-            self.sessions.ended(effect.task)
-        for reader in effect.readers:
-            reader.sink.ended(reader, effect.task)
-        if effect.first:
-            self.notes.ended(effect.task)
-
-    def _forget(self, effect: fx.Forget) -> None:
-        tasks = self.tasks
-        for task in effect.tasks:
-            if tasks.get(task.key) is task:
-                del tasks[task.key]
-
-    def _noted(self, note: fx.Noted) -> None:
-        if note.kind == "removed" and note.instance is not None:
-            self.directory.remove(note.instance.pool_key, note.instance.instance_id)
-        self.notes.noted(note)
+    # -- agents -------------------------------------------------------------------------------------------------------
 
     def next_revision(self) -> int:
         """Numbers the changes of the registry."""
@@ -315,7 +187,7 @@ class Host(Pools):
         tenants = None if ANYBODY in allowed else frozenset((key.tenant, *allowed))
         homeless = self.of_type(UNRESOLVED)
         self._resettling.look(one for one in homeless if tenants is None or one.key.tenant in tenants)
-        self._look_again_soon()
+        self.look_again_soon()
         return pool
 
     def forget(self, pool: Pool) -> None:
@@ -323,7 +195,8 @@ class Host(Pools):
         super().forget(pool)
         self.level_1.forget(pool.key)
 
-    def _look_again_soon(self) -> None:
+    def look_again_soon(self) -> None:
+        """Somebody waits in vain, or somebody came: they may find each other."""
         if self._looking is None:
             self._looking = self._loop.call_later(LOOK_AGAIN_S, self._look_again)
 

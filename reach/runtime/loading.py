@@ -3,40 +3,53 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from reach.collector import made_to_stay
 from reach.core.effects import Turn
 from reach.core.model import PoolKey, Task
+from reach.core.placement import shard_of_session
 from reach.core.restore import restore_instance, restore_pin, restore_task, restore_trials, restore_waiting
 from reach.core.rows import AgentRow, AttemptRow
 from reach.core.session import TURN
 from reach.runtime.host import Host
 from reach.runtime.sessions import Ended
-from reach.store.base import Journal, Loaded, StoredTask
+from reach.store.base import Journal, Loaded, SharedJournal, StoredFact, StoredTask
 
 LANES = 1_000
 FACTS = 1_000
 
 
-def unapplied_turns(journal: Journal, shards: Collection[int] | None = None) -> list[Ended]:
-    """Tasks of sessions that ended, and whose turns the contexts lack, in order of their end; only of these shards, if
-    some are named. Blocks."""
+def unapplied_turns(journal: Journal) -> list[Ended]:
+    """Tasks of sessions that ended, and whose turns the contexts lack, in order of their end. Blocks."""
     found: list[Ended] = []
     lanes = journal.fact_lanes(TURN, None, LANES)
     while lanes:
         for lane in lanes:
             facts = journal.facts(TURN, lane, 0, FACTS)
             while facts:
-                for stored in facts:
-                    if shards is not None and stored.fact.shard not in shards:
-                        continue
-                    task = journal.find(stored.fact.tenant, stored.fact.task_id)
-                    if task is not None and task.outcome is not None and task.task.row == stored.fact.row:
-                        found.append((stored.fact, task))
+                found += _ends(journal, facts)
                 facts = journal.facts(TURN, lane, facts[-1].number, FACTS)
         lanes = journal.fact_lanes(TURN, lanes[-1], LANES)
     return found
+
+
+def turns_of(journal: SharedJournal, shards: Collection[int]) -> list[Ended]:
+    """The same for sessions that live in these shards, wherever their tasks ran. Blocks."""
+    found: list[Ended] = []
+    facts = journal.every_fact(TURN, 0, FACTS)
+    while facts:
+        ours = [one for one in facts if shard_of_session((one.fact.tenant, one.fact.lane)) in shards]
+        found += _ends(journal, ours)
+        facts = journal.every_fact(TURN, facts[-1].number, FACTS)
+    return found
+
+
+def _ends(journal: Journal, facts: Sequence[StoredFact]) -> Iterator[Ended]:
+    for stored in facts:
+        task = journal.find(stored.fact.tenant, stored.fact.task_id)
+        if task is not None and task.outcome is not None and task.task.row == stored.fact.row:
+            yield stored.fact, task
 
 
 def restore(host: Host, loaded: Loaded, turns: Sequence[Ended] = ()) -> int:

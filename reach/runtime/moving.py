@@ -58,6 +58,7 @@ def leave(host: Host, shards: Collection[int]) -> None:
         _leave_pool(host, pool)
     host.sessions.leave(shards)
     host.outbox.leave(shards)
+    host.homeward.leave(shards)
 
 
 def _leave_task(host: Host, task: Task) -> None:

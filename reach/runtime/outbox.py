@@ -147,6 +147,18 @@ class Outbox:
         found = self._kinds.get(kind)
         return sum(len(lane.held) for lane in found.lanes.values()) if found is not None else 0
 
+    def facts_held(self, kind: str) -> list[OutboxRow]:
+        """The same facts."""
+        found = self._kinds.get(kind)
+        return [fact for lane in found.lanes.values() for fact in lane.held.values()] if found is not None else []
+
+    def forgotten(self, fact: OutboxRow) -> None:
+        """The journal has forgotten a fact by what another node wrote."""
+        kind = self._kinds.get(fact.kind)
+        lane = kind.lanes.get(fact.lane) if kind is not None else None
+        if kind is not None and lane is not None:
+            self._forgotten(kind, lane, (fact.shard, fact.key))
+
     def committed(self, writes: Writes, taken: list[int]) -> None:
         """A turn is durable: its facts are to be delivered, and what was delivered is forgotten."""
         for fact in writes.outbox:

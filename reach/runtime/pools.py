@@ -16,7 +16,7 @@ from reach.core.pool import Pool
 from reach.core.queue import WaitQueue
 from reach.core.resolving import Selector
 from reach.core.routing import Router
-from reach.core.rows import RowNumbers
+from reach.core.row_numbers import RowNumbers
 from reach.core.session import Pins
 from reach.core.wake import Waker
 from reach.runtime.clock import Clock
@@ -59,7 +59,16 @@ class Codec(Protocol):
     def exchange_of(self, task: Task) -> tuple[Exchange, Facts]:
         """The turn of a task that ended, and the names and values that it brings."""
 
-    def offered_context(self, context: Context, snapshot: bytes, number: int) -> bytes:
+    def turn_bytes(self, task: Task) -> bytes:
+        """The same for another node."""
+
+    def turn_of(self, content: bytes) -> tuple[Exchange, Facts]:
+        """What another node has made so."""
+
+    def context_bytes(self, context: Context) -> bytes:
+        """What is known of a conversation, as agents get it."""
+
+    def offered_context(self, context: bytes, snapshot: bytes, number: int) -> bytes:
         """What an offer says of a conversation, in the form of the links."""
 
 

@@ -3,39 +3,35 @@
 A turn comes out of the outbox: the fact that a task of a session ended is committed with its outcome, and is applied to
 the session's home before anybody hears of that outcome, so a caller that goes on finds its turn in the context. What
 changed is written a moment later, together with the end of the fact: nobody waits for that commit, and a crash in
-between finds the fact again. One node holds all homes. In a cluster a home may be another node's: then what is known
-of the session is in the memory of this one, and its facts stay in the journal, out of which whoever owns the pool next
-makes it again. That they go to their home by the peers is still to be built.
+between finds the fact again. Here are the homes of this node; how turns come to those of others: `homeward.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from reach.core.context import MOST_OLDER, Context
-from reach.core.effects import Turn
+from reach.core.context import MOST_OLDER, Context, Exchange, Facts
+from reach.core.effects import Then, Turn
 from reach.core.homes import Accepted, Home, Room
-from reach.core.model import FIRST_TERMINAL, Fault, Task
+from reach.core.model import FIRST_TERMINAL, Task
 from reach.core.placement import SHARDS, shard_of_session
 from reach.core.rows import ContextRow, OutboxDone, OutboxRow
-from reach.core.session import TURN, SessionName
+from reach.core.session import SessionName
 from reach.core.summary import extract
-from reach.runtime.outbox import Bounds
+from reach.runtime.outbox import FactName
 from reach.runtime.settings import Settings
 from reach.store.base import StoredTask
 
 if TYPE_CHECKING:
+    from reach.runtime.homeward import Brought
     from reach.runtime.host import Host
 
 log = logging.getLogger(__name__)
 
-BOUNDS: Final = Bounds(facts=1_000, lanes=100_000)
-"""Of the facts in memory. Each session is a lane, so turns are in the order of their commits."""
 FLUSH_SECONDS: Final = 0.1
 """How long what changed may wait for its commit. Larger: fewer rows where sessions are busy, more to apply again after
 a crash."""
@@ -43,7 +39,6 @@ LONGEST_FLUSH_SECONDS: Final = 2.0
 FLUSH_RATE: Final = 8 << 20
 """Bytes of contexts that are written in a second, more or less: a context is written whole, however little was added,
 so busy sessions are written less often the larger they are."""
-READ_AGAIN_SECONDS: Final = 1.0
 SUMMARIES: Final = 2
 """Summaries that are made at the same time, where a summariser is asked."""
 EXPIRE_SECONDS: Final = 0.5
@@ -52,6 +47,14 @@ EXPIRE_SECONDS: Final = 0.5
 
 Ended = tuple[OutboxRow, StoredTask]
 """The fact that a task of a session has ended, and the task."""
+
+
+class Waiting(NamedTuple):
+    """Who wants to hear that a turn is kept."""
+
+    home: int
+    """The shard of its session."""
+    told: Callable[[bool], None]
 
 
 class Sessions:
@@ -76,8 +79,10 @@ class Sessions:
             home.busy = self._is_busy
         self._done: dict[tuple[int, str], OutboxDone] = {}
         """Facts whose turns are part of their sessions; by (shard, key)."""
-        self._behind: dict[SessionName, deque[OutboxRow]] = {}
-        """Facts whose tasks are being read, and those that came after them."""
+        self._waiting: dict[FactName, Waiting] = {}
+        """Who wants to hear when the next commit has kept a turn that other nodes brought."""
+        self._leaving: list[dict[FactName, Waiting]] = []
+        """The same for the commits that are open."""
         self._flushing: asyncio.TimerHandle | None = None
         self._expiring: asyncio.TimerHandle | None = None
         self._next_home = 0
@@ -102,14 +107,19 @@ class Sessions:
         for row in contexts:
             self.home((row.tenant, row.session)).restore(row, clock.now_ms(), clock.wall_ms())
         for fact, stored in turns:
-            self._apply(self._host.past.task_of(stored))
-            self._forget((fact.tenant, fact.lane), fact)
+            self.apply(self._host.past.task_of(stored))
+            self.keep(
+                OutboxDone(fact.shard, fact.kind, fact.lane, fact.key, shard_of_session((fact.tenant, fact.lane)))
+            )
 
     def leave(self, shards: Collection[int]) -> None:
         """These shards are another node's: what is known of their sessions is there."""
         for number in shards:
             self._homes[number].clear()
-        self._done = {name: done for name, done in self._done.items() if name[0] not in shards}
+        self._done = {name: done for name, done in self._done.items() if done.fence not in shards}
+        for waiting in (self._waiting, *self._leaving):
+            for name in [name for name, one in waiting.items() if one.home in shards]:
+                waiting.pop(name).told(False)
 
     def start(self) -> None:
         """Looks for sessions whose time is over, from now on."""
@@ -151,60 +161,45 @@ class Sessions:
         here, the task goes on."""
         name = (task.tenant, task.session)
         try:
-            now_ms = self._host.clock.now_ms()
-            context = self.home(name).open(name, now_ms, task.session_ttl_ms, Accepted(task.row, task.accepted_ms))
+            context = self.opened(name, Accepted(task.row, task.accepted_ms), task.session_ttl_ms)
+        except Exception:
+            log.exception("a task is offered without the context of its session; please report this")
+            return b""
+        return self.field_of(task, context)
+
+    def opened(self, name: SessionName, accepted: Accepted, ttl_ms: int | None) -> bytes:
+        """What is known of a session, which is used now for a task that was accepted then."""
+        context = self.home(name).open(name, self._host.clock.now_ms(), ttl_ms, accepted)
+        return self._host.codec.context_bytes(context)
+
+    def field_of(self, task: Task, context: bytes | None) -> bytes:
+        """The same for an offer, with what the instance before knew. None: nobody can tell."""
+        try:
             snapshot, number = task.pool.handoffs.given(task)
-            return self._host.codec.offered_context(context, snapshot, number)
+            return self._host.codec.offered_context(context or b"", snapshot, number)
         except Exception:
             log.exception("a task is offered without the context of its session; please report this")
             return b""
 
-    def ended(self, task: Task) -> None:
-        """A task of a session has ended: its turn is there before anybody hears of it, for they may go on at once. So
-        its fact is done, whether or not the outbox has room to hand it over."""
-        self._apply(task)
-        if not task.volatile:
-            done = OutboxDone(task.pool.shard, TURN, task.session, str(task.row))
-            self._forget((task.tenant, task.session), done)
-
-    def take(self, fact: OutboxRow) -> None:
-        """The fact that a task of a session has ended (`outbox.Receiver`). Mostly its turn is there already."""
-        name = (fact.tenant, fact.lane)
-        behind = self._behind.get(name)
-        if behind is not None:
-            behind.append(fact)
-        elif self.home(name).has(name, fact.task_id):
-            self._forget(name, fact)
-        else:
-            self._behind[name] = deque((fact,))
-            self._read_next(name)
-
-    def _read_next(self, name: SessionName) -> None:
-        behind = self._behind[name]
-        if behind:
-            fact = behind[0]
-            self._host.past.look_up(fact.tenant, fact.task_id, lambda found: self._was_read(name, fact, found))
-        else:
-            del self._behind[name]
-
-    def _was_read(self, name: SessionName, fact: OutboxRow, found: StoredTask | Fault | None) -> None:
-        if isinstance(found, Fault):  # the store is in trouble: again, when it may be well
-            self._loop.call_later(READ_AGAIN_SECONDS, self._read_next, name)
-            return
-        self._behind[name].popleft()
-        if found is not None and found.outcome is not None and found.task.row == fact.row:
-            self._apply(self._host.past.task_of(found))
-        self._forget(name, fact)  # also if its task was purged: there is nothing to tell any more
-        self._read_next(name)
-
-    def _apply(self, task: Task) -> None:
+    def apply(self, task: Task) -> None:
         """The turn of a task becomes part of its session, once. Whatever goes wrong here, its callers are told."""
-        name, clock = (task.tenant, task.session), self._host.clock
-        home = self.home(name)
+        name = (task.tenant, task.session)
         try:
             turn, facts = self._host.codec.exchange_of(task)
-            accepted = Accepted(task.row, task.accepted_ms)
-            context = home.add(name, turn, facts, accepted, clock.now_ms(), task.session_ttl_ms)
+        except Exception:
+            log.exception("the turn of a task was lost; please report this")
+            return
+        self._add(name, turn, facts, Accepted(task.row, task.accepted_ms), task.session_ttl_ms)
+
+    def take_in(self, brought: Brought) -> None:
+        """The same for one that was brought here."""
+        turn, facts = self._host.codec.turn_of(brought.content)
+        self._add(brought.name, turn, facts, brought.accepted, brought.ttl_ms)
+
+    def _add(self, name: SessionName, turn: Exchange, facts: Facts, accepted: Accepted, ttl_ms: int | None) -> None:
+        home = self.home(name)
+        try:
+            context = home.add(name, turn, facts, accepted, self._host.clock.now_ms(), ttl_ms)
             if context is not None:
                 self._summarise(home, context)
         except Exception:
@@ -215,16 +210,18 @@ class Sessions:
     def _is_ours(self, shard: int) -> bool:
         return self._host.owners.node_of(shard) is None
 
-    def _forget(self, name: SessionName, fact: OutboxRow | OutboxDone) -> None:
-        """The turn is part of its session; if that is kept here, the fact has done its work."""
-        if not self._is_ours(shard_of_session(name)):
-            return
-        self._done[fact.shard, fact.key] = OutboxDone(fact.shard, fact.kind, fact.lane, fact.key)
+    def keep(self, done: OutboxDone, told: Callable[[bool], None] | None = None) -> None:
+        """The turn of a fact is part of its session: it is forgotten with the commit that keeps that. `told` hears that
+        it is so (True), or that the session has another home (False)."""
+        name = (done.shard, done.key)
+        self._done[name] = done
+        if told is not None:
+            self._waiting[name] = Waiting(done.fence, told)
         self._flush_soon()
 
     def delete(self, name: SessionName) -> None:
         """Forgets what is known of a session, and what the tasks that it has now still bring."""
-        self.home(name).delete(name, self._host.clock.now_ms(), self._host.last_row)
+        self.home(name).delete(name, self._host.clock.now_ms(), (self._host.last_row,))
         self._flush_soon()
 
     # -- summaries ----------------------------------------------------------------------------------------------------
@@ -272,6 +269,15 @@ class Sessions:
                 rows = home.rows(now_ms, wall_ms)
                 turn.writes.contexts += rows if self._is_ours(home.shard) else []
         self._flushed_bytes = sum(context.size for context in turn.writes.contexts)
-        turn.writes.outbox_done, self._done = [*self._done.values()], {}
-        if turn.writes:
+        turn.writes.outbox_done, self._done = [one for one in self._done.values() if self._is_ours(one.fence)], {}
+        if self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            self._leaving.append(waiting)
+            turn.sends.append(Then(lambda: self._tell(waiting)))
+        if turn.writes or turn.sends:
             self._host.committer.submit(turn)
+
+    def _tell(self, waiting: dict[FactName, Waiting]) -> None:
+        self._leaving.remove(waiting)
+        for one in waiting.values():
+            one.told(True)

@@ -229,6 +229,10 @@ class SharedJournal(Journal, Protocol):
     def lost(self) -> frozenset[int]:
         """Shards that were found to be another's since this was last called. Asks nobody, from any thread."""
 
+    def every_fact(self, kind: str, after: int, limit: int) -> list[StoredFact]:
+        """Facts of a kind whosever they are, in order, from behind the number `after`. Who has claimed what they are to
+        be delivered to finds here what its former owner did not keep."""
+
     def load_shards(self, shards: Collection[int]) -> Loaded:
         """What is open in these shards; called once their claim has returned. All agents are told, whatever shards.
         `next_row` is the same as `load` told: a node takes its row numbers once, when it starts, and from a block that

@@ -4,10 +4,6 @@ to be another's. See `base.SharedJournal` for what the methods promise."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
-
-BLOCK_BITS: Final = 40
-"""Row numbers that a node takes when it starts: 10^12; 8 million starts fit into 63 bits."""
 
 
 class Holding:

@@ -188,6 +188,13 @@ class MemoryJournal:
             )
             return list(islice(found, max(limit, 0)))
 
+    def every_fact(self, kind: str, after: int, limit: int) -> list[StoredFact]:
+        """See `SharedJournal.every_fact`."""
+        with self._lock:
+            self._check_open()
+            found = (one for one in self._facts.values() if one.number > after and one.fact.kind == kind)
+            return list(islice(found, max(limit, 0)))
+
     def purge(
         self, ended_before_ms: int, limit: int, *, dead_letters: bool = False, shards: Collection[int] = EVERY_SHARD
     ) -> int:

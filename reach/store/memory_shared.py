@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from reach.core.decision_record import Record
+from reach.core.row_numbers import BLOCK_BITS
 from reach.core.rows import Writes, shards_of, without_shards
 from reach.store.base import Loaded, StoredFact, StoredTask, StoreUnavailable, TaskQuery
-from reach.store.holding import BLOCK_BITS, Holding
+from reach.store.holding import Holding
 from reach.store.memory import MemoryJournal
 
 
@@ -126,6 +127,11 @@ class MemoryNode(Holding):
         """See `Journal.facts`."""
         self._reach()
         return self._store.facts(kind, lane, after, limit, self._mine)
+
+    def every_fact(self, kind: str, after: int, limit: int) -> list[StoredFact]:
+        """See `SharedJournal.every_fact`."""
+        self._reach()
+        return self._store.every_fact(kind, after, limit)
 
     def purge(self, ended_before_ms: int, limit: int, *, dead_letters: bool = False) -> int:
         """See `Journal.purge`."""

@@ -15,12 +15,13 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from reach.core.decision_record import Record
+from reach.core.row_numbers import BLOCK_BITS
 from reach.core.rows import TaskRow, Writes, shards_of
 from reach.store import postgres_read as read
 from reach.store import postgres_sql as sql
 from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreUnavailable, TaskQuery
 from reach.store.batch import storable
-from reach.store.holding import BLOCK_BITS, Holding
+from reach.store.holding import Holding
 from reach.store.postgres_link import Connection, Link
 from reach.store.postgres_schema import LOAD_SECONDS, migrate
 
@@ -230,6 +231,11 @@ class PostgresJournal(Holding):
     def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
         """See `Journal.facts`."""
         found: list[StoredFact] = self._read(lambda db: read.facts(db, kind, lane, after, limit, [*self._mine]))
+        return found
+
+    def every_fact(self, kind: str, after: int, limit: int) -> list[StoredFact]:
+        """See `SharedJournal.every_fact`."""
+        found: list[StoredFact] = self._read(lambda db: read.every_fact(db, kind, after, limit))
         return found
 
     def dead_letters(self) -> int:

@@ -204,3 +204,10 @@ async def facts(db: Connection, kind: str, lane: str, after: int, limit: int, sh
     )
     found = await db.fetch(text, kind, lane, after, shards, max(limit, 0))
     return [StoredFact(value[0], OutboxRow._make(value[1:])) for value in map(tuple, found)]
+
+
+async def every_fact(db: Connection, kind: str, after: int, limit: int) -> list[StoredFact]:
+    """Facts of all lanes and shards, in order."""
+    text = f"select id, {names('outbox')} from outbox where kind = $1 and id > $2 order by id limit $3"
+    found = await db.fetch(text, kind, after, max(limit, 0))
+    return [StoredFact(value[0], OutboxRow._make(value[1:])) for value in map(tuple, found)]

@@ -57,7 +57,7 @@ KINDS: Final[dict[str, Columns]] = {
 }
 """Columns of the tables, in the order of the rows' fields."""
 _KEYS: Final[dict[str, Columns]] = {
-    "outbox_done": _columns("shard:int kind:text key:text"),
+    "outbox_done": _columns("fence:int shard:int kind:text key:text"),
     "pin_gone": _columns("shard:int pool_tenant:text agent_type:text tenant:text session:text"),
     "context_gone": _columns("shard:int tenant:text session:text"),
     "move": _columns("row shard:int to_shard:int pool_tenant:text agent_type:text hop"),
@@ -103,7 +103,7 @@ def commit_text(parts: tuple[str, ...]) -> str:
         columns = KINDS.get(part) or _KEYS[part]
         source = _unnest(columns, first)
         first += len(columns)
-        ours = "r.shard in (select shard from mine)"
+        ours = f"r.{'fence' if part == 'outbox_done' else 'shard'} in (select shard from mine)"
         if part == "task":
             listed = names("task")
             ctes.append(f"asked as materialized (select r.* from {source} where {ours})")
@@ -160,7 +160,8 @@ def _drop_text(part: str, columns: Columns, source: str, ours: str) -> str:
             " do_open_move as (update open_task o set shard = r.to_shard from moved r where o.row = r.row)"
         )
     # Other than facts, pins and contexts have their names whatever their shard is.
-    same = " and ".join(f"d.{name} = r.{name}" for name, _ in columns if name != "shard" or part == "outbox_done")
+    other = "fence" if part == "outbox_done" else "shard"
+    same = " and ".join(f"d.{name} = r.{name}" for name, _ in columns if name != other)
     return f"do_{part} as (delete from {table} d using {source} where {ours} and {same})"
 
 
@@ -175,8 +176,9 @@ def parts_of(writes: Writes) -> list[tuple[str, list[Sequence[Any]]]]:
     """What a batch has for the main statement: rows by part, in the order of its parts."""
     held, loose = latest_pins(writes.pins)
     contexts, forgotten = latest_contexts(writes.contexts)
-    done = {(one.shard, one.kind, one.key) for one in writes.outbox_done}
-    outbox = [fact for fact in writes.outbox if (fact.shard, fact.kind, fact.key) not in done]
+    done = {(one.fence, one.shard, one.kind, one.key) for one in writes.outbox_done}
+    told = {one[1:] for one in done if one[0] == one[1]}
+    outbox = [fact for fact in writes.outbox if (fact.shard, fact.kind, fact.key) not in told]
     reserves: dict[int, ReserveRow] = {}
     for reserve in writes.reserves:
         known = reserves.get(reserve.row)

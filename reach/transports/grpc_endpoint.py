@@ -225,12 +225,11 @@ class DialledLink:
     def grant(self, tenant: str, task_id: str, attempt: int, effect: str, fault: Fault | None) -> None:
         """See AgentLink. Dialled agents ask by a call of their own, which has the answer."""
 
-    def give_input(self, task: Task, given: Input) -> None:
+    def give_input(self, task: Task, given: Input, context: bytes = b"") -> None:
         """See AgentLink. The call that asked is over, or about to be: the attempt is called anew, with all answers."""
         former = self._executions.pop((*task.key, task.attempt), None)
         if former is not None:
             former.abandon()
-        context = self._reach.host.sessions.offered(task) if task.session else b""
         self._execute(task, "", task.attempt_sequence, context)
 
     def credit(self, tenant: str, task_id: str, attempt: int, count: int) -> None:

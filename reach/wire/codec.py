@@ -13,7 +13,7 @@ from reach.wire.budget import bounded
 from reach.wire.repeats import same_content
 from reach.wire.requests import TaskReader
 from reach.wire.schemas import mismatches
-from reach.wire.sessions import context_bytes, context_field, exchange_of
+from reach.wire.sessions import context_bytes, context_field, exchange_of, turn_bytes, turn_of
 from reach.wire.shapes import Shapes, parts_of
 from reach.wire.webhooks import announced
 
@@ -79,9 +79,21 @@ class ProtoCodec:
         """The turn of a task that ended, and the names and values that it brings."""
         return exchange_of(task)
 
-    def offered_context(self, context: Context, snapshot: bytes, number: int) -> bytes:
+    def turn_bytes(self, task: Task) -> bytes:
+        """The same for another node."""
+        return turn_bytes(*exchange_of(task))
+
+    def turn_of(self, content: bytes) -> tuple[Exchange, Facts]:
+        """What another node has made so."""
+        return turn_of(content)
+
+    def context_bytes(self, context: Context) -> bytes:
+        """What is known of a conversation, as agents get it."""
+        return context_bytes(context)
+
+    def offered_context(self, context: bytes, snapshot: bytes, number: int) -> bytes:
         """What an offer says of a conversation, as a field of it."""
-        return context_field(context_bytes(context), snapshot, number)
+        return context_field(context, snapshot, number)
 
     def same_content(self, one: bytes, other: bytes) -> bool:
         """Whether two requests ask for the same (DLV-3)."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agentreach.internal.v1 import peer_pb2
 from agentreach.v1 import attach_pb2, attempt_pb2, payload_pb2, session_pb2, task_pb2
 from reach.core import events as ev
-from reach.core.context import NAMES, SUMMARY_BYTES, Context, Exchange, Facts, Said
+from reach.core.context import NAMES, SIDE_BYTES, SUMMARY_BYTES, Context, Exchange, Facts, Said, cut_to
 from reach.core.model import Instance, Task
 from reach.core.summary import lines_of
 from reach.wire.answers import content_of, duration, fill_payload
@@ -105,6 +106,24 @@ def _turn(turn: Exchange) -> attempt_pb2.Turn:
 
 def _fill_said(payload: payload_pb2.Payload, said: Said) -> None:
     fill_payload(payload, said.media_type, said.content)
+
+
+def turn_bytes(turn: Exchange, facts: Facts) -> bytes:
+    """A turn for another node, as long as a context holds it at most."""
+    cut = turn._replace(request=cut_to(turn.request, SIDE_BYTES), response=cut_to(turn.response, SIDE_BYTES))
+    message = peer_pb2.TurnContent(turn=_turn(cut), said=facts.said, inferred=facts.inferred)
+    message.request_cut, message.response_cut = cut.request.cut, cut.response.cut
+    return message.SerializeToString()
+
+
+def turn_of(content: bytes) -> tuple[Exchange, Facts]:
+    """What another node has made so."""
+    message = peer_pb2.TurnContent.FromString(content)
+    turn = message.turn
+    request = Said(*content_of(turn.request), message.request_cut)
+    response = Said(*content_of(turn.response), message.response_cut)
+    exchange = Exchange(turn.task_id, turn.agent_id, turn.state, request, response, turn.error, turn.asked_by)
+    return exchange, Facts(dict(message.said), dict(message.inferred))
 
 
 def context_field(context: bytes, snapshot: bytes = b"", number: int = 0) -> bytes:

@@ -18,10 +18,10 @@ from reach.core.decision import Verdict
 from reach.core.decision_record import record_of
 from reach.core.model import Requirement
 from reach.core.routing import Router
+from reach.core.row_numbers import BLOCK_BITS
 from reach.core.rows import AgentGone, OutboxRow, Writes
 from reach.store import base
 from reach.store.base import Journal, StoreBroken, StoredTask, StoreUnavailable, TaskQuery
-from reach.store.holding import BLOCK_BITS
 from reach.store.memory import MemoryJournal
 from reach.store.postgres import PostgresJournal
 from reach.store.sqlite import SqliteJournal

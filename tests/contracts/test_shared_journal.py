@@ -136,6 +136,39 @@ def test_facts_are_those_of_the_shards_one_holds(cluster):
     assert (second.drop_facts("other", 1 << 40, 10), first.drop_facts("other", 1 << 40, 10)) == (0, 1)
 
 
+def test_SES_3_a_fact_is_forgotten_under_the_shard_of_what_it_has_changed(cluster):
+    """The context of a session is kept together with the end of the fact, by the owner of the one: both or none."""
+    first, second = cluster(), cluster()
+    first.claim([3])
+    second.claim([5])
+    held = fact("a")
+    first.commit(writes(outbox=[held]))
+    second.commit(writes(outbox_done=[done(held)]))
+    assert [one.fact for one in first.facts("turn", "a", 0, 10)] == [held], "it is not the second one's to forget"
+    third = cluster()
+    third.claim([5])
+    told = done(held)._replace(under=5)
+    second.commit(writes(contexts=[context()], outbox_done=[told]))
+    assert second.lost() == {3, 5}
+    assert [one.fact for one in first.facts("turn", "a", 0, 10)] == [held]
+    assert third.load_shards([5]).contexts == []
+    third.commit(writes(contexts=[context()], outbox_done=[told]))
+    assert first.facts("turn", "a", 0, 10) == []
+    assert [one.session for one in third.load_shards([5]).contexts] == ["s1"]
+
+
+def test_facts_of_all_shards_are_found_whoever_has_them(cluster):
+    first, second = cluster(), cluster()
+    first.claim([3])
+    second.claim([4])
+    first.commit(writes(outbox=[fact("a"), fact("old", kind="other")]))
+    second.commit(writes(outbox=[fact("b", "lane", shard=4)]))
+    assert [one.fact.key for one in second.every_fact("turn", 0, 10)] == ["a", "b"]
+    assert [one.fact.key for one in second.every_fact("turn", 0, 1)] == ["a"]
+    (last,) = second.every_fact("turn", 0, 10)[1:]
+    assert first.every_fact("turn", last.number, 10) == []
+
+
 def test_results_are_purged_and_counted_by_who_holds_their_shards(cluster):
     first, second = cluster(), cluster()
     first.claim([1])

@@ -12,7 +12,8 @@ from reach.core.queue import WaitQueue
 from reach.core.restore import restore_instance, restore_pin, restore_task, restore_trials
 from reach.core.retry import POLICIES
 from reach.core.routing import Router
-from reach.core.rows import AttemptRow, RowNumbers, Writes, granted_of
+from reach.core.row_numbers import RowNumbers
+from reach.core.rows import AttemptRow, Writes, granted_of
 from reach.core.session import Pins
 from reach.core.stream import Delta, Interest, Mode, Reader
 from reach.errors import ErrorClass, Reason

@@ -146,7 +146,7 @@ def test_a_restart_keeps_what_was_said_whatever_the_clock_says():
 def test_a_deleted_session_is_not_brought_back_by_tasks_that_were_accepted_before():
     one = home()
     add(one, NAME, 1)
-    one.delete(NAME, 0, 5)
+    one.delete(NAME, 0, (5,))
     assert one.look(NAME, 0) is None
     assert add(one, NAME, 2, row=5) is None
     assert one.look(NAME, 0) is None
@@ -160,7 +160,7 @@ def test_a_deleted_session_is_not_brought_back_by_tasks_that_were_accepted_befor
 
 def test_what_was_deleted_before_anything_was_said_does_not_come_back_either():
     one = home()
-    one.delete(NAME, 0, 5)
+    one.delete(NAME, 0, (5,))
     assert add(one, NAME, 1, row=5) is None
     assert add(restarted(one), NAME, 1, row=5) is None
     assert add(one, NAME, 2, row=6) is not None
@@ -169,7 +169,7 @@ def test_what_was_deleted_before_anything_was_said_does_not_come_back_either():
 def test_rows_that_only_volatile_tasks_had_are_given_again_after_a_restart():
     one = home()
     add(one, NAME, 1)
-    one.delete(NAME, 0, 1_000)
+    one.delete(NAME, 0, (1_000,))
     assert add(restarted(one, last_row=7), NAME, 2, row=7) is None
     assert add(restarted(marked(one), last_row=7), NAME, 2, row=8) is not None
 
@@ -182,7 +182,7 @@ def marked(home):
 def test_a_task_that_waited_while_its_session_was_deleted_does_not_bring_it_back():
     one = home()
     add(one, NAME, 1)
-    one.delete(NAME, 0, 5)
+    one.delete(NAME, 0, (5,))
     assert one.open(NAME, 0, None, Accepted(5, 0)).revision > 0
     assert one.look(NAME, 0) is None
     one.open(NAME, 0, None, Accepted(6, 0))
@@ -195,7 +195,7 @@ def test_a_summary_that_comes_too_late_changes_nothing():
     for number in range(15):
         add(one, NAME, number)
     due = context.due()
-    one.delete(NAME, 0, 0)
+    one.delete(NAME, 0, (0,))
     one.summarised(context, due, "late")
     assert one.look(NAME, 0) is None
     assert context.summary == ""

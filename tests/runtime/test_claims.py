@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 
-from agentreach.v1 import agent_pb2, task_pb2
+from agentreach.v1 import agent_pb2
 from reach.core import events as ev
 from reach.core.model import FIRST_TERMINAL, PoolKey, TaskState
-from reach.core.placement import SHARDS, shard_of, shard_of_session
-from reach.core.stream import Interest, Reader
+from reach.core.placement import SHARDS, shard_of
+from reach.core.stream import Interest
 from reach.errors import Reason
 from reach.runtime.claims import SURE_MS, Claims
 from reach.runtime.clock import Clock
 from reach.runtime.moving import take
-from reach.runtime.ownership import Peer, Static
 from reach.store.memory_shared import MemoryNode, MemoryShared
 from reach.wire.agents import read_registration
-from tests.runtime.hosts import READER, TENANT, Shell
+from tests.runtime.hosts import TENANT, Shell
 
 ALL = range(SHARDS)
 NOBODY = shard_of(PoolKey(TENANT, "nobody"))
@@ -329,31 +328,3 @@ async def test_CLU_3_running_work_is_kept_by_the_new_owner_and_its_result_is_tol
     await two.settle()
     assert again.acknowledged == [1]
     assert outcome_at(two) == TaskState.SUCCEEDED
-
-
-async def test_SES_2_what_was_said_is_known_to_the_next_owner_of_the_pool(nodes: tuple[Node, Node]) -> None:
-    """Wherever the session has its home: its facts stay until that has them."""
-    one, two = nodes
-    name = next((TENANT, f"app:u:{n}") for n in range(99) if shard_of_session((TENANT, f"app:u:{n}")) != NOBODY)
-    for node, mine in ((one, {NOBODY}), (two, {NOBODY})):
-        owners = Static("here", {"there": Peer("there", "")})
-        for shard in ALL:
-            owners.give(shard, "here" if shard in mine else "there")
-        node.host.owners = owners
-    await one.own([NOBODY])
-    link = attach(one, [])
-    await one.settle()
-    spec = task_pb2.TaskSpec(task_id="t", selector=task_pb2.Selector(agent_type="nobody"))
-    spec.payload.text = "hello"
-    spec.session.app_id, spec.session.user_id, spec.session.session_id = name[1].split(":")
-    one.reach.submit(*READER.read(TENANT, spec), Reader(one, 1, Interest.OUTCOME))
-    await one.settle()
-    answer(one, link)
-    await one.settle()
-    one.host.sessions.flush()
-    await one.settle()
-    await one.own(())
-    await two.own([NOBODY])
-    context = two.host.sessions.home(name).look(name, two.clock.now_ms())
-    assert context is not None
-    assert context.has("t")

@@ -11,7 +11,7 @@ from reach.core.effects import Turn
 from reach.core.events import Submitted, Unsubscribed
 from reach.core.model import PoolKey, Requirement, Task
 from reach.core.pool import Pool
-from reach.core.rows import RowNumbers
+from reach.core.row_numbers import RowNumbers
 from reach.core.stream import Interest, Reader
 from reach.runtime.shard import Shard
 

@@ -20,6 +20,7 @@ from reach.core.rows import OutboxRow
 from reach.core.stream import Interest, Reader
 from reach.rpc import dead_letters
 from reach.runtime.committer import Committer
+from reach.runtime.homeward import Homeward
 from reach.runtime.outbox import Outbox
 from reach.runtime.retention import END_OF_TIME, Retention
 from reach.runtime.sessions import Sessions
@@ -70,10 +71,10 @@ def replay_off_by_one(patch: pytest.MonkeyPatch) -> None:
 def turns_without_an_outbox(patch: pytest.MonkeyPatch) -> None:
     """A turn is only in memory until its session is written: who dies before that has lost it."""
 
-    def forget(self: Sessions, fact: OutboxRow) -> None:
-        self._forget((fact.tenant, fact.lane), fact)
+    def forget(self: Homeward, fact: OutboxRow) -> None:
+        self._sessions.keep(self._done_of((fact.tenant, fact.lane), fact))
 
-    patch.setattr(Sessions, "take", forget)
+    patch.setattr(Homeward, "take", forget)
     patch.setattr("reach.testing.sim.server.unapplied_turns", lambda journal: [])
 
 
@@ -130,7 +131,7 @@ def webhooks_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     honest = Committer.submit
 
     def submit(self: Committer, turn: Turn) -> None:
-        host = self._perform.__self__  # type: ignore[attr-defined]
+        host = self._perform.__self__._host  # type: ignore[attr-defined]
         if turn.writes.outbox:
             host.outbox.committed(turn.writes, [])
         honest(self, turn)

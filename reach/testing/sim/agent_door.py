@@ -82,7 +82,7 @@ class AgentDoor(ServerEnd):
             self.server.checker.attempts.granted(key, attempt, self._instance.instance_id)
         self._say("grant", key, attempt, fault)
 
-    def give_input(self, task: Task, given: Input) -> None:
+    def give_input(self, task: Task, given: Input, context: bytes = b"") -> None:
         """See AgentLink."""
         self.server.tell("gives {} #{} its answer {}", TaskName(task.task_id), task.attempt, given.input_id)
         self.server.checker.questions.given(task.key, task.attempt, given.question, given.content)

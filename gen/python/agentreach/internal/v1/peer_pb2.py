@@ -22,46 +22,67 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from agentreach.v1 import attempt_pb2 as agentreach_dot_v1_dot_attempt__pb2
 from agentreach.v1 import error_pb2 as agentreach_dot_v1_dot_error__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!agentreach/internal/v1/peer.proto\x12\x16\x61gentreach.internal.v1\x1a\x19\x61gentreach/v1/error.proto\"J\n\x08Identity\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0e\n\x06\x61pp_id\x18\x02 \x01(\t\x12\x0e\n\x06scopes\x18\x03 \x03(\t\x12\x0e\n\x06key_id\x18\x04 \x01(\t\"A\n\x08PoolName\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\nagent_type\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\"\xaa\x01\n\x0bLinkRequest\x12\x32\n\x05opens\x18\x01 \x03(\x0b\x32#.agentreach.internal.v1.ChannelOpen\x12\x31\n\x04\x64\x61ta\x18\x02 \x03(\x0b\x32#.agentreach.internal.v1.ChannelData\x12\x34\n\x06\x63loses\x18\x03 \x03(\x0b\x32$.agentreach.internal.v1.ChannelClose\"\xf3\x01\n\x0cLinkResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x31\n\x04\x64\x61ta\x18\x02 \x03(\x0b\x32#.agentreach.internal.v1.ChannelData\x12\x35\n\x08returned\x18\x03 \x03(\x0b\x32#.agentreach.internal.v1.ChannelData\x12\x30\n\x04\x65nds\x18\x04 \x03(\x0b\x32\".agentreach.internal.v1.ChannelEnd\x12\x36\n\tsummaries\x18\x05 \x03(\x0b\x32#.agentreach.internal.v1.PoolSummary\"\x9a\x01\n\x0b\x43hannelOpen\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\x04\x12\x31\n\x04kind\x18\x02 \x01(\x0e\x32#.agentreach.internal.v1.ChannelKind\x12\x32\n\x08identity\x18\x03 \x01(\x0b\x32 .agentreach.internal.v1.Identity\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"k\n\x0b\x43hannelData\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\x04\x12\r\n\x05\x66rame\x18\x02 \x01(\x0c\x12.\n\x04pool\x18\x03 \x01(\x0b\x32 .agentreach.internal.v1.PoolName\x12\x0c\n\x04sent\x18\x04 \x01(\x04\";\n\x0c\x43hannelClose\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\x04\x12\x0c\n\x04half\x18\x02 \x01(\x08\x12\x0c\n\x04ours\x18\x03 \x01(\x08\"B\n\nChannelEnd\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\x04\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.agentreach.v1.Error\"\x95\x01\n\x0bPoolSummary\x12.\n\x04pool\x18\x01 \x01(\x0b\x32 .agentreach.internal.v1.PoolName\x12\x0e\n\x06queued\x18\x02 \x01(\x04\x12\x0c\n\x04\x66ull\x18\x03 \x01(\x08\x12\x38\n\x08profiles\x18\x04 \x03(\x0b\x32&.agentreach.internal.v1.ProfileSummary\"c\n\x0eProfileSummary\x12\x0f\n\x07profile\x18\x01 \x01(\x0c\x12\r\n\x05slots\x18\x02 \x01(\x04\x12\x10\n\x08priority\x18\x03 \x01(\x05\x12\x0c\n\x04\x62\x65st\x18\x04 \x01(\x01\x12\x11\n\tinstances\x18\x05 \x01(\x04\"\xa7\x01\n\x0b\x43\x61llRequest\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x32\n\x08identity\x18\x02 \x01(\x0b\x32 .agentreach.internal.v1.Identity\x12\x13\n\x0btraceparent\x18\x03 \x01(\t\x12.\n\x04pool\x18\x04 \x01(\x0b\x32 .agentreach.internal.v1.PoolName\x12\x0f\n\x07request\x18\x05 \x01(\x0c\"b\n\x0c\x43\x61llResponse\x12\x0f\n\x07message\x18\x01 \x01(\x0c\x12\x11\n\tmisplaced\x18\x02 \x01(\x08\x12.\n\x04pool\x18\x03 \x01(\x0b\x32 .agentreach.internal.v1.PoolName\"0\n\rLocateRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\"\x1e\n\x0eLocateResponse\x12\x0c\n\x04here\x18\x01 \x01(\x08*\\\n\x0b\x43hannelKind\x12\x1c\n\x18\x43HANNEL_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43HANNEL_KIND_CALLER\x10\x01\x12\x16\n\x12\x43HANNEL_KIND_AGENT\x10\x02\x32\x92\x02\n\x0bPeerService\x12U\n\x04Link\x12#.agentreach.internal.v1.LinkRequest\x1a$.agentreach.internal.v1.LinkResponse(\x01\x30\x01\x12S\n\x04\x43\x61ll\x12#.agentreach.internal.v1.CallRequest\x1a$.agentreach.internal.v1.CallResponse0\x01\x12W\n\x06Locate\x12%.agentreach.internal.v1.LocateRequest\x1a&.agentreach.internal.v1.LocateResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!agentreach/internal/v1/peer.proto\x12\x16\x61gentreach.internal.v1\x1a\x1b\x61gentreach/v1/attempt.proto\x1a\x19\x61gentreach/v1/error.proto\"J\n\x08Identity\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0e\n\x06\x61pp_id\x18\x02 \x01(\t\x12\x0e\n\x06scopes\x18\x03 \x03(\t\x12\x0e\n\x06key_id\x18\x04 \x01(\t\"A\n\x08PoolName\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\nagent_type\x18\x02 \x01(\t\x12\x11\n\tpartition\x18\x03 \x01(\r\"\x94\x02\n\x0bLinkRequest\x12\x32\n\x05opens\x18\x01 \x03(\x0b\x32#.agentreach.internal.v1.ChannelOpen\x12\x31\n\x04\x64\x61ta\x18\x02 \x03(\x0b\x32#.agentreach.internal.v1.ChannelData\x12\x34\n\x06\x63loses\x18\x03 \x03(\x0b\x32$.agentreach.internal.v1.ChannelClose\x12\x34\n\x08\x63ontexts\x18\x04 \x03(\x0b\x32\".agentreach.internal.v1.ContextAsk\x12\x32\n\x05turns\x18\x05 \x03(\x0b\x32#.agentreach.internal.v1.TurnBrought\"\xdb\x02\n\x0cLinkResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x31\n\x04\x64\x61ta\x18\x02 \x03(\x0b\x32#.agentreach.internal.v1.ChannelData\x12\x35\n\x08returned\x18\x03 \x03(\x0b\x32#.agentreach.internal.v1.ChannelData\x12\x30\n\x04\x65nds\x18\x04 \x03(\x0b\x32\".agentreach.internal.v1.ChannelEnd\x12\x36\n\tsummaries\x18\x05 \x03(\x0b\x32#.agentreach.internal.v1.PoolSummary\x12\x35\n\x08\x63ontexts\x18\x06 \x03(\x0b\x32#.agentreach.internal.v1.ContextTold\x12/\n\x05turns\x18\x07 \x03(\x0b\x32 .agentreach.internal.v1.TurnTold\"\x9a\x01\n\x0b\x43hannelOpen\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\x04\x12\x31\n\x04kind\x18\x02 \x01(\x0e\x32#.agentreach.internal.v1.ChannelKind\x12\x32\n\x08identity\x18\x03 \x01(\x0b\x32 .agentreach.internal.v1.Identity\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"k\n\x0b\x43hannelData\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\x04\x12\r\n\x05\x66rame\x18\x02 \x01(\x0c\x12.\n\x04pool\x18\x03 \x01(\x0b\x32 .agentreach.internal.v1.PoolName\x12\x0c\n\x04sent\x18\x04 \x01(\x04\";\n\x0c\x43hannelClose\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\x04\x12\x0c\n\x04half\x18\x02 \x01(\x08\x12\x0c\n\x04ours\x18\x03 \x01(\x08\"B\n\nChannelEnd\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\x04\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.agentreach.v1.Error\"\x95\x01\n\x0bPoolSummary\x12.\n\x04pool\x18\x01 \x01(\x0b\x32 .agentreach.internal.v1.PoolName\x12\x0e\n\x06queued\x18\x02 \x01(\x04\x12\x0c\n\x04\x66ull\x18\x03 \x01(\x08\x12\x38\n\x08profiles\x18\x04 \x03(\x0b\x32&.agentreach.internal.v1.ProfileSummary\"c\n\x0eProfileSummary\x12\x0f\n\x07profile\x18\x01 \x01(\x0c\x12\r\n\x05slots\x18\x02 \x01(\x04\x12\x10\n\x08priority\x18\x03 \x01(\x05\x12\x0c\n\x04\x62\x65st\x18\x04 \x01(\x01\x12\x11\n\tinstances\x18\x05 \x01(\x04\"\x9c\x01\n\nContextAsk\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x0b\n\x03row\x18\x04 \x01(\x04\x12\x1c\n\x0f\x61\x63\x63\x65pted_ago_ms\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06ttl_ms\x18\x06 \x01(\x04H\x01\x88\x01\x01\x42\x12\n\x10_accepted_ago_msB\t\n\x07_ttl_ms\"?\n\x0b\x43ontextTold\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x14\n\x07\x63ontext\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\n\n\x08_context\"\xdb\x01\n\x0bTurnBrought\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x0f\n\x07task_id\x18\x04 \x01(\t\x12\x0b\n\x03row\x18\x05 \x01(\x04\x12\x1c\n\x0f\x61\x63\x63\x65pted_ago_ms\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06ttl_ms\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x0f\n\x07\x63ontent\x18\x08 \x01(\x0c\x12\r\n\x05shard\x18\t \x01(\r\x12\x0b\n\x03key\x18\n \x01(\tB\x12\n\x10_accepted_ago_msB\t\n\x07_ttl_ms\"\xbb\x02\n\x0bTurnContent\x12!\n\x04turn\x18\x01 \x01(\x0b\x32\x13.agentreach.v1.Turn\x12;\n\x04said\x18\x02 \x03(\x0b\x32-.agentreach.internal.v1.TurnContent.SaidEntry\x12\x43\n\x08inferred\x18\x03 \x03(\x0b\x32\x31.agentreach.internal.v1.TurnContent.InferredEntry\x12\x13\n\x0brequest_cut\x18\x04 \x01(\x08\x12\x14\n\x0cresponse_cut\x18\x05 \x01(\x08\x1a+\n\tSaidEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rInferredEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"L\n\x08TurnTold\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x30\n\x05state\x18\x02 \x01(\x0e\x32!.agentreach.internal.v1.TurnState\"\xa7\x01\n\x0b\x43\x61llRequest\x12\x0e\n\x06method\x18\x01 \x01(\t\x12\x32\n\x08identity\x18\x02 \x01(\x0b\x32 .agentreach.internal.v1.Identity\x12\x13\n\x0btraceparent\x18\x03 \x01(\t\x12.\n\x04pool\x18\x04 \x01(\x0b\x32 .agentreach.internal.v1.PoolName\x12\x0f\n\x07request\x18\x05 \x01(\x0c\"b\n\x0c\x43\x61llResponse\x12\x0f\n\x07message\x18\x01 \x01(\x0c\x12\x11\n\tmisplaced\x18\x02 \x01(\x08\x12.\n\x04pool\x18\x03 \x01(\x0b\x32 .agentreach.internal.v1.PoolName\"0\n\rLocateRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\"\x1e\n\x0eLocateResponse\x12\x0c\n\x04here\x18\x01 \x01(\x08*\\\n\x0b\x43hannelKind\x12\x1c\n\x18\x43HANNEL_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43HANNEL_KIND_CALLER\x10\x01\x12\x16\n\x12\x43HANNEL_KIND_AGENT\x10\x02*g\n\tTurnState\x12\x1a\n\x16TURN_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10TURN_STATE_HEARD\x10\x01\x12\x13\n\x0fTURN_STATE_KEPT\x10\x02\x12\x13\n\x0fTURN_STATE_LOST\x10\x03\x32\x92\x02\n\x0bPeerService\x12U\n\x04Link\x12#.agentreach.internal.v1.LinkRequest\x1a$.agentreach.internal.v1.LinkResponse(\x01\x30\x01\x12S\n\x04\x43\x61ll\x12#.agentreach.internal.v1.CallRequest\x1a$.agentreach.internal.v1.CallResponse0\x01\x12W\n\x06Locate\x12%.agentreach.internal.v1.LocateRequest\x1a&.agentreach.internal.v1.LocateResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agentreach.internal.v1.peer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHANNELKIND']._serialized_start=1650
-  _globals['_CHANNELKIND']._serialized_end=1742
-  _globals['_IDENTITY']._serialized_start=88
-  _globals['_IDENTITY']._serialized_end=162
-  _globals['_POOLNAME']._serialized_start=164
-  _globals['_POOLNAME']._serialized_end=229
-  _globals['_LINKREQUEST']._serialized_start=232
-  _globals['_LINKREQUEST']._serialized_end=402
-  _globals['_LINKRESPONSE']._serialized_start=405
-  _globals['_LINKRESPONSE']._serialized_end=648
-  _globals['_CHANNELOPEN']._serialized_start=651
-  _globals['_CHANNELOPEN']._serialized_end=805
-  _globals['_CHANNELDATA']._serialized_start=807
-  _globals['_CHANNELDATA']._serialized_end=914
-  _globals['_CHANNELCLOSE']._serialized_start=916
-  _globals['_CHANNELCLOSE']._serialized_end=975
-  _globals['_CHANNELEND']._serialized_start=977
-  _globals['_CHANNELEND']._serialized_end=1043
-  _globals['_POOLSUMMARY']._serialized_start=1046
-  _globals['_POOLSUMMARY']._serialized_end=1195
-  _globals['_PROFILESUMMARY']._serialized_start=1197
-  _globals['_PROFILESUMMARY']._serialized_end=1296
-  _globals['_CALLREQUEST']._serialized_start=1299
-  _globals['_CALLREQUEST']._serialized_end=1466
-  _globals['_CALLRESPONSE']._serialized_start=1468
-  _globals['_CALLRESPONSE']._serialized_end=1566
-  _globals['_LOCATEREQUEST']._serialized_start=1568
-  _globals['_LOCATEREQUEST']._serialized_end=1616
-  _globals['_LOCATERESPONSE']._serialized_start=1618
-  _globals['_LOCATERESPONSE']._serialized_end=1648
-  _globals['_PEERSERVICE']._serialized_start=1745
-  _globals['_PEERSERVICE']._serialized_end=2019
+  _globals['_TURNCONTENT_SAIDENTRY']._loaded_options = None
+  _globals['_TURNCONTENT_SAIDENTRY']._serialized_options = b'8\001'
+  _globals['_TURNCONTENT_INFERREDENTRY']._loaded_options = None
+  _globals['_TURNCONTENT_INFERREDENTRY']._serialized_options = b'8\001'
+  _globals['_CHANNELKIND']._serialized_start=2731
+  _globals['_CHANNELKIND']._serialized_end=2823
+  _globals['_TURNSTATE']._serialized_start=2825
+  _globals['_TURNSTATE']._serialized_end=2928
+  _globals['_IDENTITY']._serialized_start=117
+  _globals['_IDENTITY']._serialized_end=191
+  _globals['_POOLNAME']._serialized_start=193
+  _globals['_POOLNAME']._serialized_end=258
+  _globals['_LINKREQUEST']._serialized_start=261
+  _globals['_LINKREQUEST']._serialized_end=537
+  _globals['_LINKRESPONSE']._serialized_start=540
+  _globals['_LINKRESPONSE']._serialized_end=887
+  _globals['_CHANNELOPEN']._serialized_start=890
+  _globals['_CHANNELOPEN']._serialized_end=1044
+  _globals['_CHANNELDATA']._serialized_start=1046
+  _globals['_CHANNELDATA']._serialized_end=1153
+  _globals['_CHANNELCLOSE']._serialized_start=1155
+  _globals['_CHANNELCLOSE']._serialized_end=1214
+  _globals['_CHANNELEND']._serialized_start=1216
+  _globals['_CHANNELEND']._serialized_end=1282
+  _globals['_POOLSUMMARY']._serialized_start=1285
+  _globals['_POOLSUMMARY']._serialized_end=1434
+  _globals['_PROFILESUMMARY']._serialized_start=1436
+  _globals['_PROFILESUMMARY']._serialized_end=1535
+  _globals['_CONTEXTASK']._serialized_start=1538
+  _globals['_CONTEXTASK']._serialized_end=1694
+  _globals['_CONTEXTTOLD']._serialized_start=1696
+  _globals['_CONTEXTTOLD']._serialized_end=1759
+  _globals['_TURNBROUGHT']._serialized_start=1762
+  _globals['_TURNBROUGHT']._serialized_end=1981
+  _globals['_TURNCONTENT']._serialized_start=1984
+  _globals['_TURNCONTENT']._serialized_end=2299
+  _globals['_TURNCONTENT_SAIDENTRY']._serialized_start=2207
+  _globals['_TURNCONTENT_SAIDENTRY']._serialized_end=2250
+  _globals['_TURNCONTENT_INFERREDENTRY']._serialized_start=2252
+  _globals['_TURNCONTENT_INFERREDENTRY']._serialized_end=2299
+  _globals['_TURNTOLD']._serialized_start=2301
+  _globals['_TURNTOLD']._serialized_end=2377
+  _globals['_CALLREQUEST']._serialized_start=2380
+  _globals['_CALLREQUEST']._serialized_end=2547
+  _globals['_CALLRESPONSE']._serialized_start=2549
+  _globals['_CALLRESPONSE']._serialized_end=2647
+  _globals['_LOCATEREQUEST']._serialized_start=2649
+  _globals['_LOCATEREQUEST']._serialized_end=2697
+  _globals['_LOCATERESPONSE']._serialized_start=2699
+  _globals['_LOCATERESPONSE']._serialized_end=2729
+  _globals['_PEERSERVICE']._serialized_start=2931
+  _globals['_PEERSERVICE']._serialized_end=3205
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ Node to node: what callers and agents of one node want of shards that another no
 contract: it may change with a release, but two adjacent versions understand each other.
 """
 
+from agentreach.v1 import attempt_pb2 as _attempt_pb2
 from agentreach.v1 import error_pb2 as _error_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
@@ -45,6 +46,34 @@ CHANNEL_KIND_CALLER: ChannelKind.ValueType  # 1
 CHANNEL_KIND_AGENT: ChannelKind.ValueType  # 2
 """An Attach stream."""
 Global___ChannelKind: _TypeAlias = ChannelKind  # noqa: Y015
+
+class _TurnState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TurnStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TurnState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TURN_STATE_UNSPECIFIED: _TurnState.ValueType  # 0
+    """Nothing."""
+    TURN_STATE_HEARD: _TurnState.ValueType  # 1
+    """It is part of the context in memory."""
+    TURN_STATE_KEPT: _TurnState.ValueType  # 2
+    """It is kept, and its fact forgotten."""
+    TURN_STATE_LOST: _TurnState.ValueType  # 3
+    """The session does not live here."""
+
+class TurnState(_TurnState, metaclass=_TurnStateEnumTypeWrapper):
+    """What a home says of a turn."""
+
+TURN_STATE_UNSPECIFIED: TurnState.ValueType  # 0
+"""Nothing."""
+TURN_STATE_HEARD: TurnState.ValueType  # 1
+"""It is part of the context in memory."""
+TURN_STATE_KEPT: TurnState.ValueType  # 2
+"""It is kept, and its fact forgotten."""
+TURN_STATE_LOST: TurnState.ValueType  # 3
+"""The session does not live here."""
+Global___TurnState: _TypeAlias = TurnState  # noqa: Y015
 
 @_typing.final
 class Identity(_message.Message):
@@ -121,6 +150,8 @@ class LinkRequest(_message.Message):
     OPENS_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     CLOSES_FIELD_NUMBER: _builtins.int
+    CONTEXTS_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def opens(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelOpen]:
         """Channels that begin."""
@@ -133,16 +164,26 @@ class LinkRequest(_message.Message):
     def closes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelClose]:
         """Channels whose stream has ended, or half-closed."""
 
+    @_builtins.property
+    def contexts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContextAsk]:
+        """Questions about sessions that live there."""
+
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___TurnBrought]:
+        """Turns of sessions that live there."""
+
     def __init__(
         self,
         *,
         opens: _abc.Iterable[Global___ChannelOpen] | None = ...,
         data: _abc.Iterable[Global___ChannelData] | None = ...,
         closes: _abc.Iterable[Global___ChannelClose] | None = ...,
+        contexts: _abc.Iterable[Global___ContextAsk] | None = ...,
+        turns: _abc.Iterable[Global___TurnBrought] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closes", b"closes", "data", b"data", "opens", b"opens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closes", b"closes", "contexts", b"contexts", "data", b"data", "opens", b"opens", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -159,6 +200,8 @@ class LinkResponse(_message.Message):
     RETURNED_FIELD_NUMBER: _builtins.int
     ENDS_FIELD_NUMBER: _builtins.int
     SUMMARIES_FIELD_NUMBER: _builtins.int
+    CONTEXTS_FIELD_NUMBER: _builtins.int
+    TURNS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """First frame only: who answers."""
     @_builtins.property
@@ -177,6 +220,14 @@ class LinkResponse(_message.Message):
     def summaries(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolSummary]:
         """Free room of pools, whatever changed since the last time."""
 
+    @_builtins.property
+    def contexts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContextTold]:
+        """What is known of sessions."""
+
+    @_builtins.property
+    def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___TurnTold]:
+        """What became of turns."""
+
     def __init__(
         self,
         *,
@@ -185,10 +236,12 @@ class LinkResponse(_message.Message):
         returned: _abc.Iterable[Global___ChannelData] | None = ...,
         ends: _abc.Iterable[Global___ChannelEnd] | None = ...,
         summaries: _abc.Iterable[Global___PoolSummary] | None = ...,
+        contexts: _abc.Iterable[Global___ContextTold] | None = ...,
+        turns: _abc.Iterable[Global___TurnTold] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "ends", b"ends", "node_id", b"node_id", "returned", b"returned", "summaries", b"summaries"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["contexts", b"contexts", "data", b"data", "ends", b"ends", "node_id", b"node_id", "returned", b"returned", "summaries", b"summaries", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -399,6 +452,258 @@ class ProfileSummary(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProfileSummary: _TypeAlias = ProfileSummary  # noqa: Y015
+
+@_typing.final
+class ContextAsk(_message.Message):
+    """Asks what is known of a session, for a task that is offered now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    ROW_FIELD_NUMBER: _builtins.int
+    ACCEPTED_AGO_MS_FIELD_NUMBER: _builtins.int
+    TTL_MS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Number of the question, chosen by the node that opened the link, never used again on it."""
+    tenant: _builtins.str
+    """Whose session."""
+    session: _builtins.str
+    """Its name."""
+    row: _builtins.int
+    """Row of the task."""
+    accepted_ago_ms: _builtins.int
+    """How long ago the task was accepted, in ms; absent: long ago."""
+    ttl_ms: _builtins.int
+    """How long the session is kept, where its route says so."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        tenant: _builtins.str = ...,
+        session: _builtins.str = ...,
+        row: _builtins.int = ...,
+        accepted_ago_ms: _builtins.int | None = ...,
+        ttl_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accepted_ago_ms", b"_accepted_ago_ms", "_ttl_ms", b"_ttl_ms", "accepted_ago_ms", b"accepted_ago_ms", "ttl_ms", b"ttl_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accepted_ago_ms", b"_accepted_ago_ms", "_ttl_ms", b"_ttl_ms", "accepted_ago_ms", b"accepted_ago_ms", "number", b"number", "row", b"row", "session", b"session", "tenant", b"tenant", "ttl_ms", b"ttl_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__accepted_ago_ms: _TypeAlias = _typing.Literal["accepted_ago_ms"]  # noqa: Y015
+    _WhichOneofArgType__accepted_ago_ms: _TypeAlias = _typing.Literal["_accepted_ago_ms", b"_accepted_ago_ms"]  # noqa: Y015
+    _WhichOneofReturnType__ttl_ms: _TypeAlias = _typing.Literal["ttl_ms"]  # noqa: Y015
+    _WhichOneofArgType__ttl_ms: _TypeAlias = _typing.Literal["_ttl_ms", b"_ttl_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__accepted_ago_ms) -> _WhichOneofReturnType__accepted_ago_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ttl_ms) -> _WhichOneofReturnType__ttl_ms | None: ...
+
+Global___ContextAsk: _TypeAlias = ContextAsk  # noqa: Y015
+
+@_typing.final
+class ContextTold(_message.Message):
+    """What is known of a session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    CONTEXT_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Number of the question."""
+    context: _builtins.bytes
+    """A SessionContext; absent: the session does not live here."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        context: _builtins.bytes | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_context", b"_context", "context", b"context"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context", b"_context", "context", b"context", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__context: _TypeAlias = _typing.Literal["context"]  # noqa: Y015
+    _WhichOneofArgType__context: _TypeAlias = _typing.Literal["_context", b"_context"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__context) -> _WhichOneofReturnType__context | None: ...
+
+Global___ContextTold: _TypeAlias = ContextTold  # noqa: Y015
+
+@_typing.final
+class TurnBrought(_message.Message):
+    """The turn of a task that ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    ROW_FIELD_NUMBER: _builtins.int
+    ACCEPTED_AGO_MS_FIELD_NUMBER: _builtins.int
+    TTL_MS_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    SHARD_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """As in ContextAsk, and of the same numbers."""
+    tenant: _builtins.str
+    """Whose session."""
+    session: _builtins.str
+    """Its name."""
+    task_id: _builtins.str
+    """The task."""
+    row: _builtins.int
+    """Its row."""
+    accepted_ago_ms: _builtins.int
+    """How long ago it was accepted, in ms; absent: long ago."""
+    ttl_ms: _builtins.int
+    """How long the session is kept, where its route says so."""
+    content: _builtins.bytes
+    """A TurnContent."""
+    shard: _builtins.int
+    """Shard of the fact in the outbox that tells of the end."""
+    key: _builtins.str
+    """Key of that fact; empty: there is none."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        tenant: _builtins.str = ...,
+        session: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        row: _builtins.int = ...,
+        accepted_ago_ms: _builtins.int | None = ...,
+        ttl_ms: _builtins.int | None = ...,
+        content: _builtins.bytes = ...,
+        shard: _builtins.int = ...,
+        key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accepted_ago_ms", b"_accepted_ago_ms", "_ttl_ms", b"_ttl_ms", "accepted_ago_ms", b"accepted_ago_ms", "ttl_ms", b"ttl_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accepted_ago_ms", b"_accepted_ago_ms", "_ttl_ms", b"_ttl_ms", "accepted_ago_ms", b"accepted_ago_ms", "content", b"content", "key", b"key", "number", b"number", "row", b"row", "session", b"session", "shard", b"shard", "task_id", b"task_id", "tenant", b"tenant", "ttl_ms", b"ttl_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__accepted_ago_ms: _TypeAlias = _typing.Literal["accepted_ago_ms"]  # noqa: Y015
+    _WhichOneofArgType__accepted_ago_ms: _TypeAlias = _typing.Literal["_accepted_ago_ms", b"_accepted_ago_ms"]  # noqa: Y015
+    _WhichOneofReturnType__ttl_ms: _TypeAlias = _typing.Literal["ttl_ms"]  # noqa: Y015
+    _WhichOneofArgType__ttl_ms: _TypeAlias = _typing.Literal["_ttl_ms", b"_ttl_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__accepted_ago_ms) -> _WhichOneofReturnType__accepted_ago_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ttl_ms) -> _WhichOneofReturnType__ttl_ms | None: ...
+
+Global___TurnBrought: _TypeAlias = TurnBrought  # noqa: Y015
+
+@_typing.final
+class TurnContent(_message.Message):
+    """What was said, and what came with it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SaidEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class InferredEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TURN_FIELD_NUMBER: _builtins.int
+    SAID_FIELD_NUMBER: _builtins.int
+    INFERRED_FIELD_NUMBER: _builtins.int
+    REQUEST_CUT_FIELD_NUMBER: _builtins.int
+    RESPONSE_CUT_FIELD_NUMBER: _builtins.int
+    request_cut: _builtins.bool
+    """There was more of the request."""
+    response_cut: _builtins.bool
+    """There was more of the response."""
+    @_builtins.property
+    def turn(self) -> _attempt_pb2.Turn:
+        """The turn."""
+
+    @_builtins.property
+    def said(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Names and values that the user said."""
+
+    @_builtins.property
+    def inferred(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Names and values that were made of it."""
+
+    def __init__(
+        self,
+        *,
+        turn: _attempt_pb2.Turn | None = ...,
+        said: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        inferred: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        request_cut: _builtins.bool = ...,
+        response_cut: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inferred", b"inferred", "request_cut", b"request_cut", "response_cut", b"response_cut", "said", b"said", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TurnContent: _TypeAlias = TurnContent  # noqa: Y015
+
+@_typing.final
+class TurnTold(_message.Message):
+    """What became of a turn."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Number of the turn."""
+    state: Global___TurnState.ValueType
+    """What."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        state: Global___TurnState.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TurnTold: _TypeAlias = TurnTold  # noqa: Y015
 
 @_typing.final
 class CallRequest(_message.Message):
