@@ -30,6 +30,8 @@ from reach.rpc.services import Services
 from reach.runtime.claims import Claims
 from reach.runtime.host import Host
 from reach.runtime.member import Member
+from reach.runtime.standing import NodeStanding
+from reach.runtime.steering import Steering
 from reach.store.base import SharedJournal
 from reach.version import VERSION
 
@@ -51,6 +53,7 @@ class Membership:
 
     def __init__(self, config: Config, host: Host, journal: SharedJournal, node_id: str, boot: str) -> None:
         self._config = config
+        self.node_id = node_id
         self.cluster = _cluster(config)
         self.claims = Claims(host, journal)
         info = NodeInfo(node_id, boot, "", config.cluster.weight if config.cluster.endpoints else 1, VERSION)
@@ -58,7 +61,15 @@ class Membership:
         alone = not config.cluster.endpoints
         self.leader = Leader(self.cluster, host.clock.now_ms, *((0,) if alone else ()))
         self._alone = alone
+        self._standing: NodeStanding | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    def tell(self, standing: NodeStanding) -> None:
+        """How this node does is told by `standing` from now on."""
+        standing.claims = self.claims
+        standing.steering = Steering(self.cluster, self.leader, self.node_id)
+        standing.cluster_name = "" if self._alone else self._config.cluster.name
+        self._standing = standing
 
     def join(self, services: Services, interceptor: Interceptor, stack: AsyncExitStack) -> None:
         """Brings to the other nodes what is theirs, and takes from them what is ours. Before the server serves; `stack`
@@ -85,24 +96,14 @@ class Membership:
         except ClusterError as error:
             raise Unavailable(f"{error}: is it running at {', '.join(self._config.cluster.endpoints)}?") from error
         self.member.reached_at(address)
+        if self._standing is not None:
+            self._standing.address = address
         work = {"member": self.member.run(), "leader": self.leader.run()}
         self._tasks = [asyncio.create_task(one, name=name) for name, one in work.items()]
         for task in self._tasks:
             task.add_done_callback(_failed)
         if self._alone:
             await self.claims.fulfilled()
-
-    def standing(self) -> dict[str, object]:
-        """For `/readyz`."""
-        return {
-            "membership": self.cluster.membership.standing.value,
-            "owned": "in doubt" if self.claims.is_in_doubt() else len(self.claims.owned),
-        }
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether this node has what it is to have, and knows it."""
-        return self.claims.has_settled and not self.claims.is_in_doubt()
 
     async def leave(self) -> None:
         """Hands over what this node owns, and goes."""

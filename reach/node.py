@@ -46,6 +46,7 @@ from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
 from reach.runtime.retention import Retention
 from reach.runtime.rules import take_rules
+from reach.runtime.standing import NodeStanding
 from reach.store.base import Journal, KeyStore, SharedJournal, StoreError
 from reach.stores import open_journal, open_keys
 from reach.telemetry.exposition import OtlpMetrics, prometheus_text
@@ -131,6 +132,8 @@ class Node:
         self._stack.push_async_callback(self.host.stop)
         self.host.level_1.default_retry = reader.default_retry
         self.reach = Reach(self.host, self.node_id)
+        self.standing = NodeStanding(self.host, self.reach, config.cluster.weight if config.cluster.endpoints else 1)
+        self.standing.operators = frozenset(config.cluster.operators)
         self._start_webhooks()
         await self._load_rules()
         gc.collect()  # while there is little to look through
@@ -143,7 +146,7 @@ class Node:
         self._start_matcher()
         self._start_classifier()
         self._sources()
-        services = Services(self.reach, reader, tracing, self.metrics)
+        services = Services(self.reach, reader, tracing, self.metrics, self.standing)
         services.dialler = self._dialler()
         admission = {
             Admission.CONTROL: server.max_control,
@@ -172,7 +175,9 @@ class Node:
         self._own(IdlePools(self.host).run(), "idle-pools")
         gc.set_threshold(*GC_THRESHOLDS)
         sys.setswitchinterval(SWITCH_SECONDS)
-        self._serving = True
+        self._serving = self.standing.is_open = True
+        await self._grpc.tell_health(serving=self.standing.is_ready())
+        self._own(self._grpc.follow(self.standing.is_ready), "health")
         log.info(
             "serving",
             extra={"grpc": self.port, "http": self.admin_port, "store": config.storage.type, "restored": restored},
@@ -192,6 +197,7 @@ class Node:
 
         shared = cast("SharedJournal", journal)
         self.membership = Membership(self.config, self.host, shared, self.node_id, self.host.clock.new_id())
+        self.membership.tell(self.standing)
         nothing = await asyncio.to_thread(shared.load_shards, ())
         # Agents come with their shards: until then they are others', who dial them and know what they run.
         return restore(self.host, nothing._replace(agents=[]))
@@ -253,7 +259,7 @@ class Node:
 
     async def _start_http(self, keys: KeyStore | None) -> None:
         server = self.config.server
-        app = create_app(self._ready, self._metrics_text(), readers_of(keys))
+        app = create_app(self.standing.ready, self._metrics_text(), readers_of(keys))
         tls = (server.tls_cert, server.tls_key) if server.tls_cert else None
         http = HttpServer(app, server.host, server.admin_port, tls=tls)
         self.admin_port = http.bind()
@@ -310,16 +316,7 @@ class Node:
         sources.dead_letters = lambda: self.retention.dead_letters
         sources.store_bytes = lambda: self.retention.store_bytes
         sources.buffer_bytes = lambda: sum(pool.queue.bytes for pool in host.pools())
-
-    def _ready(self) -> tuple[bool, dict[str, object]]:
-        held = self.host.committer.held
-        intake = "stopping" if self.reach.stopping else "open" if self._serving else "starting"
-        checks: dict[str, object] = {"intake": intake, "store": "ok" if held is None else type(held).__name__}
-        ready = intake == "open" and held is None
-        if self.membership is not None:
-            checks |= self.membership.standing()
-            ready = ready and self.membership.is_ready
-        return ready, checks
+        sources.node = self.standing.figures
 
     def _metrics_text(self) -> Callable[[], bytes] | None:
         return (lambda: prometheus_text(self.metrics)) if self.config.telemetry.metrics else None

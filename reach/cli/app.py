@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from reach.cli.agents import agents
+from reach.cli.cluster import cluster
 from reach.cli.demo import demo
 from reach.cli.dispatch import cancel, dispatch, tail, wait
 from reach.cli.dlq import dlq
@@ -66,6 +67,7 @@ def reach() -> None:
       reach explain TASK                              what happened to one, and what to do
       reach tail                                      what happens now
       reach dlq list                                  what was given up
+      reach cluster status                            how the server and its nodes do
 
     The options below may be given behind the command too.
     """
@@ -86,6 +88,7 @@ for _command in (
     sessions,
     dlq,
     keys,
+    cluster,
     configuration,
     version,
 ):

@@ -95,6 +95,16 @@ class Membership(Protocol):
         """As of now, by the own clock: MEMBER only until (time the last renewal was sent) + TTL."""
         ...
 
+    @property
+    def ttl_ms(self) -> int:
+        """How long a lease holds; 0: for ever."""
+        ...
+
+    @property
+    def lease_age_ms(self) -> int | None:
+        """How long ago the last renewal was sent that was granted; None: there is no lease."""
+        ...
+
     async def join(self, info: NodeInfo) -> None:
         """Joins, or takes the place of an earlier process with this node id. From now on the lease is renewed."""
         ...

@@ -82,11 +82,13 @@ class EtcdRegistry:
         """Replaces a document. With expected and an unknown outcome: read it, and see."""
         key = self._prefix + b"documents/" + _quoted(name)
         if expected is None:
-            await _repeated(lambda: self._client.txn([put(key, data)]))
-            return
-        done, _ = await self._client.txn([put(key, data)], [unchanged(key, expected)])
-        if not done:
-            raise DocumentChanged(f"{name!r} is not at revision {expected}")
+            _, revision = await _repeated(lambda: self._client.txn([put(key, data)]))
+        else:
+            done, revision = await self._client.txn([put(key, data)], [unchanged(key, expected)])
+            if not done:
+                await self._mirror.reached(revision)
+                raise DocumentChanged(f"{name!r} is not at revision {expected}")
+        await self._mirror.reached(revision)
 
     def documents(self) -> Mapping[str, Document]:
         """All of them."""

@@ -61,9 +61,14 @@ class EtcdMembership:
         return self._lease
 
     @property
-    def ttl_s(self) -> int:
+    def ttl_ms(self) -> int:
         """Of the lease."""
-        return self._ttl_s
+        return 1000 * self._ttl_s
+
+    @property
+    def lease_age_ms(self) -> int | None:
+        """By the own clock."""
+        return now_ms() - self._held_until_ms + self.ttl_ms if self._lease else None
 
     @property
     def standing(self) -> Standing:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 
 from reach.cluster.base import Cluster, ClusterUnavailable, NodeInfo, NotLeading, Unsubscribe
+from reach.cluster.drained import DRAINED, drained
 from reach.core.placement import Candidate, wish_for
 
 SETTLE_MS = 1_000
@@ -33,6 +34,14 @@ class Leader:
         self._arrivals: dict[tuple[str, str], int] = {}
         """When each process that holds no shard was seen first; at most one entry per member."""
         self._at_once = False
+        self._led: tuple[int, int] | None = None
+        """The term of now, and when it began."""
+
+    @property
+    def leading_ms(self) -> int | None:
+        """How long this node has led; None: it does not."""
+        term = self._cluster.election.term
+        return self._now_ms() - self._led[1] if self._led is not None and self._led[0] == term else None
 
     async def run(self) -> None:
         """Acts on every change of members, leader or wish."""
@@ -40,6 +49,7 @@ class Leader:
             self._cluster.membership.subscribe(self._stirred.set),
             self._cluster.election.subscribe(self._stirred.set),
             self._cluster.placement.subscribe(self._stirred.set),
+            self._cluster.registry.subscribe_documents(self._drained),
         ]
         try:
             while True:
@@ -54,10 +64,27 @@ class Leader:
             for unsubscribe in subscriptions:
                 unsubscribe()
 
+    def _drained(self, name: str) -> None:
+        if name == DRAINED:
+            self._stirred.set()
+
     def rebalance(self) -> None:
-        """Places now, without waiting for arrivals to settle (`reach cluster rebalance`)."""
+        """Places now, without waiting for arrivals to settle."""
         self._at_once = True
         self._stirred.set()
+
+    async def place_now(self) -> int:
+        """The same, at once (`reach cluster rebalance`); returns how many shards go to another node.
+
+        Raises:
+            NotLeading: Another node leads.
+            ClusterUnavailable: The wish could not be written.
+        """
+        term = self._cluster.election.term
+        if term is None:
+            raise NotLeading("this node does not lead")
+        self._at_once = True
+        return await self._place(term, self._members())
 
     async def _turn(self) -> int | None:
         """Writes the wish if it must change.
@@ -67,24 +94,39 @@ class Leader:
         term = self._cluster.election.term
         if term is None:
             self._arrivals.clear()
+            self._led = None
             return None
-        nodes = dict(self._cluster.membership.nodes())
-        current = self._cluster.placement.wish().nodes
-        counted, wait_ms = self._counted(nodes, current)
-        wish = wish_for({name: Candidate(info.weight, info.store_reachable) for name, info in counted.items()}, current)
-        if wish == current or not wish:
-            return wait_ms
+        if self._led is None or self._led[0] != term:
+            self._led = term, self._now_ms()
+        counted, wait_ms = self._counted(self._members(), self._cluster.placement.wish().nodes)
         try:
-            await self._cluster.placement.publish(wish, term)
+            await self._place(term, counted)
         except NotLeading:
             return wait_ms
         except ClusterUnavailable as error:
             _log.warning("the wish could not be written: %s", error)
             return AGAIN_MS
+        return wait_ms
+
+    def _members(self) -> dict[str, NodeInfo]:
+        """Who is there, as the leader weighs them."""
+        away = drained(self._cluster.registry)
+        return {
+            name: info._replace(weight=0) if name in away else info
+            for name, info in self._cluster.membership.nodes().items()
+        }
+
+    async def _place(self, term: int, nodes: dict[str, NodeInfo]) -> int:
+        """Writes the wish for these if it must change; returns how many shards it moves."""
+        current = self._cluster.placement.wish().nodes
+        wish = wish_for({name: Candidate(info.weight, info.store_reachable) for name, info in nodes.items()}, current)
+        if wish == current or not wish:
+            return 0
+        await self._cluster.placement.publish(wish, term)
         self._at_once = False
         moved = sum(1 for shard, node in enumerate(wish) if not current or current[shard] != node)
         _log.info("shards placed", extra={"moved": moved, "nodes": len(set(wish)), "term": term})
-        return wait_ms
+        return moved
 
     def _counted(self, nodes: dict[str, NodeInfo], current: tuple[str, ...]) -> tuple[dict[str, NodeInfo], int | None]:
         """The members to place on now, and when to look again.

@@ -88,6 +88,16 @@ class SingleMembership:
             return Standing.LOST
         return Standing.MEMBER if there.boot == self._info.boot else Standing.REPLACED
 
+    @property
+    def ttl_ms(self) -> int:
+        """Memory never forgets by itself."""
+        return 0
+
+    @property
+    def lease_age_ms(self) -> int | None:
+        """It is always new."""
+        return 0 if self.standing is Standing.MEMBER else None
+
     async def join(self, info: NodeInfo) -> None:
         """Takes the place of an earlier process, too."""
         there = self._memory.nodes.get(info.node_id)

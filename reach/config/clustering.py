@@ -27,6 +27,9 @@ class Cluster(Section, frozen=True):
     weight: Annotated[int, Meta(ge=0, le=100)] = 1
     """Share of the work that this node owns, relative to the others. 0: a door that takes calls and owns nothing. Too
     small: this node is idle while others work. Too large: the other way round."""
+    operators: Annotated[list[Name], Meta(max_length=256)] = field(default_factory=lambda: ["default"])
+    """Tenants whose operators may drain nodes and have shards placed (`reach cluster`): that touches the work of all
+    tenants. Looking is for every operator and reader."""
     user: Annotated[str, Meta(max_length=256)] = ""
     """User of etcd, where it asks for one."""
     password_file: Text = ""

@@ -52,7 +52,8 @@ def _everybody(_authorization: str) -> bool:
 
 
 def create_app(ready: Readiness, metrics: MetricsText | None = None, may_read: MayRead = _everybody) -> Starlette:
-    """The routes: `/healthz` and `/readyz` are open, `/metrics` (if there are any) is open to whom `may_read` says."""
+    """The routes: `/healthz` (also `/livez`) and `/readyz` are open, `/metrics` (if there are any) for whom
+    `may_read` says."""
 
     async def healthz(_request: Request) -> Response:
         return _json({"state": "alive"})
@@ -79,7 +80,7 @@ def create_app(ready: Readiness, metrics: MetricsText | None = None, may_read: M
         reason = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}.get(error.status_code, "INVALID_REQUEST")
         return _error(error.status_code, reason, error.detail)
 
-    routes = [Route("/healthz", healthz), Route("/readyz", readyz)]
+    routes = [Route("/healthz", healthz), Route("/livez", healthz), Route("/readyz", readyz)]
     if metrics is not None:
         routes.append(Route("/metrics", measured))
     return Starlette(routes=routes, exception_handlers={HTTPException: failed})

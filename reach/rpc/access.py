@@ -95,6 +95,10 @@ _OURS: Final[Mapping[str, Mapping[str, Access]]] = {
         "CreateKey": Access(_OPERATOR, _CONTROL),
         "ListKeys": Access(_OPERATOR, _CONTROL),
         "RevokeKey": Access(_OPERATOR, _CONTROL),
+        "GetNode": Access(_LOOKER, _CONTROL),
+        "GetCluster": Access(_LOOKER, _CONTROL),
+        "DrainNode": Access(_OPERATOR, _CONTROL),
+        "Rebalance": Access(_OPERATOR, _CONTROL),
     },
 }
 

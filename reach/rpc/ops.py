@@ -1,4 +1,4 @@
-"""OpsService: keys, watching and explaining tasks, dead letters, failed webhooks."""
+"""OpsService: keys, watching and explaining tasks, dead letters, failed webhooks, nodes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from asyncio import to_thread
 from collections.abc import AsyncIterator
 from typing import Any
 
-from agentreach.v1 import ops_pb2, ops_pb2_grpc
+from agentreach.v1 import cluster_pb2, ops_pb2, ops_pb2_grpc
 from reach.errors import InvalidRequest
 from reach.rpc.audit import audit
 from reach.rpc.dead_letters import DeadLetters
+from reach.rpc.nodes import Nodes
 from reach.rpc.principal import credentials_ended, principal_of
 from reach.rpc.services import FEATURES, RECHECK_SECONDS, Services, error_of_fault
 from reach.runtime.past import not_found
@@ -33,6 +34,7 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
     def __init__(self, services: Services, keys: KeyStore | None, version: str, store: str) -> None:
         self._services = services
         self._dead_letters = DeadLetters(services)
+        self._nodes = Nodes(services, version, store)
         self._keys = keys
         self._version = version
         self._store = store
@@ -178,6 +180,22 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
         if len(facts) == size:
             answer.next_page_token = str(facts[-1].number)
         return answer
+
+    async def GetNode(self, request: cluster_pb2.GetNodeRequest, context: Any) -> cluster_pb2.GetNodeResponse:
+        """See the contract."""
+        return await self._nodes.get_node(request)
+
+    async def GetCluster(self, request: cluster_pb2.GetClusterRequest, context: Any) -> cluster_pb2.GetClusterResponse:
+        """See the contract."""
+        return await self._nodes.get_cluster(request, principal_of(context))
+
+    async def DrainNode(self, request: cluster_pb2.DrainNodeRequest, context: Any) -> cluster_pb2.DrainNodeResponse:
+        """See the contract."""
+        return await self._nodes.drain(request, context)
+
+    async def Rebalance(self, request: cluster_pb2.RebalanceRequest, context: Any) -> cluster_pb2.RebalanceResponse:
+        """See the contract."""
+        return await self._nodes.rebalance(context)
 
 
 def _fill_key(message: ops_pb2.ApiKey, key: ApiKey) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,8 @@ from reach.wire.batcher import FRAME_BYTES
 
 log = logging.getLogger(__name__)
 
+HEALTH_SECONDS = 0.1
+"""How soon health checks hear that a node takes no work any more, or takes it again."""
 MESSAGE_MARGIN = 256 << 10
 """What a message from a peer may have beside one payload of the largest size, in bytes."""
 SENT_MARGIN = 1 << 20
@@ -114,11 +117,12 @@ class GrpcServer:
         self._listen = listen
         self._services = services
         self._server = grpc.aio.server(interceptors=[interceptor], options=options(listen))
+        self.ops = OpsServicer(services, keys, version, store)
         servicers: dict[Any, Any] = {
             attach_pb2.DESCRIPTOR: AgentServicer(services),
             dispatch_pb2.DESCRIPTOR: DispatchServicer(services),
             heartbeat_pb2.DESCRIPTOR: HeartbeatServicer(services),
-            ops_pb2.DESCRIPTOR: OpsServicer(services, keys, version, store),
+            ops_pb2.DESCRIPTOR: self.ops,
             registry_pb2.DESCRIPTOR: RegistryServicer(services),
             result_pb2.DESCRIPTOR: ResultServicer(services),
             session_pb2.DESCRIPTOR: SessionServicer(services),
@@ -158,9 +162,24 @@ class GrpcServer:
                 self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
             raise Unavailable(f"cannot listen on {address}: is another server using the port?") from error
+        await self.tell_health(serving=False)
         await self._server.start()
+
+    async def tell_health(self, *, serving: bool) -> None:
+        """Tells health checks whether this node takes work. After `not_serving` nothing changes that any more."""
+        state = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", *self._names):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+            await self._health.set(name, state)
+
+    async def follow(self, ready: Callable[[], bool]) -> None:
+        """Tells health checks of each change, until it is cancelled."""
+        told = True
+        while True:
+            if (now := ready()) != told:
+                told = now
+                await self.tell_health(serving=now)
+                log.log(logging.INFO if now else logging.WARNING, "serving again" if now else "not serving for now")
+            await asyncio.sleep(HEALTH_SECONDS)
 
     async def not_serving(self) -> None:
         """Tells health checks that the server is about to go."""

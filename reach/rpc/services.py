@@ -14,6 +14,7 @@ from reach.rpc.known_nodes import KnownNodes
 from reach.rpc.principal import credentials_ended, principal_of
 from reach.runtime.clock import Clock
 from reach.runtime.reach_api import Reach
+from reach.runtime.standing import NodeStanding
 from reach.telemetry.metrics import Metrics
 from reach.telemetry.tracing import Tracing, parse_traceparent
 from reach.transports.dialler import Dialler
@@ -49,8 +50,11 @@ def error_of_fault(fault: Fault) -> ReachError:
 class Services:
     """See the module."""
 
-    def __init__(self, reach: Reach, tasks: TaskReader, tracing: Tracing, metrics: Metrics) -> None:
+    def __init__(
+        self, reach: Reach, tasks: TaskReader, tracing: Tracing, metrics: Metrics, standing: NodeStanding | None = None
+    ) -> None:
         self.reach = reach
+        self.standing = standing or NodeStanding(reach.host, reach)
         self.host = reach.host
         self.tasks = tasks
         self.tracing = tracing

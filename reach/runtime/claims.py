@@ -74,6 +74,11 @@ class Claims:
         """Returns when this node owns what is wished, and nothing else."""
         await self._settled.wait()
 
+    def epochs(self) -> dict[int, int]:
+        """The epochs of what is served."""
+        known = self._journal.epochs()
+        return {shard: known[shard] for shard in sorted(self.owned) if shard in known}
+
     def is_in_doubt(self) -> bool:
         """Whether what this node owns may be another's by now (CLU-2)."""
         return self._clock.now_ms() - self._confirmed_ms > SURE_MS

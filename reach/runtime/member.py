@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from reach.cluster.base import AgentChange, AgentKey, Cluster, ClusterError, NodeInfo, Standing
+from reach.cluster.drained import drained
 from reach.core.model import Instance, PoolKey
 from reach.core.placement import SHARDS, shard_of
 from reach.runtime.claims import Claims
@@ -147,7 +148,9 @@ class Member:
             async with asyncio.timeout(LEAVE_SECONDS):
                 self._info = self._info._replace(weight=0)
                 await cluster.membership.update(self._info)
-                heirs = [info for info in cluster.membership.nodes().values() if info.weight > 0]
+                away = drained(cluster.registry)
+                nodes = cluster.membership.nodes()
+                heirs = [name for name, info in nodes.items() if info.weight > 0 and name not in away]
                 while heirs and self._claims.owned:  # noqa: ASYNC110 - seldom, and for some seconds at most
                     await asyncio.sleep(0.02)
         except TimeoutError:

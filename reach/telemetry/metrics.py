@@ -18,6 +18,7 @@ makes no object. All are called on the loop's thread, and so is `families`.
 | `committed(rows, ms)` | agentreach_store_commit_total, _row_total, _commit_duration_seconds |
 | `called(method, code)` | agentreach_rpc_total{method, code} |
 | `lagged(ms)` | agentreach_loop_lag_seconds; `watch_loop()` calls it |
+| `sources.node` | agentreach_node_…: whether it is ready, in doubt, leads, and what it owns |
 | `sources.…` | agentreach_router_queue_length, _inflight, _late_outcome_total, agentreach_agents{health}, |
 | | agentreach_buffer_bytes, agentreach_sessions, _session_bytes, _evicted_total, _skew_ratio, _handoff_total |
 | | agentreach_buffer_bytes, _dead_letters, _store_bytes |
@@ -57,6 +58,17 @@ ALERTS: Final = (
 WEBHOOKS: Final = ("delivered", "failed", "given_up")
 SESSIONS: Final = ("known", "bytes", "evicted", "skew", "handoffs")
 STREAMS: Final = ("control", "streams", "submits")
+NODE: Final = (
+    ("ready", "Whether this node takes new work."),
+    ("in_doubt", "Whether what it owns may be another's: it sends nothing."),
+    ("shards", "Shards that it owns."),
+    ("drained", "Whether an operator has drained it."),
+    ("lease_held", "Whether it surely is a member of its cluster."),
+    ("etcd_behind_seconds", "Since when etcd is not heard."),
+    ("leads", "Whether it places shards: the sum over all nodes is 1."),
+    ("nodes", "Members of its cluster, as it knows."),
+)
+"""What a node says of itself, each a metric `agentreach_node_…`."""
 CODES: Final = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
     "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
@@ -167,6 +179,8 @@ class Sources:
     """Dead letters that are kept, as of some seconds ago."""
     store_bytes: Callable[[], int] = _nothing
     """Space of the store in use, as of some seconds ago."""
+    node: Callable[[], Mapping[str, float]] = _no_figures
+    """How this node does; keys of NODE."""
     streams: Callable[[], Mapping[str, int]] = _no_counts
     """Calls that are open, by admission class; keys of STREAMS."""
 
@@ -335,6 +349,9 @@ class Metrics:
         yield _one("agentreach_store_row_total", "counter", "Rows in them.", self.rows)
         commits = [Sample((), self.commits)]
         yield Family("agentreach_store_commit_duration_seconds", "histogram", "Time of a group commit.", (), commits)
+        node = self.sources.node()
+        for name, text in NODE if node else ():
+            yield _one(f"agentreach_node_{name}", "gauge", text, node.get(name, 0.0))
         calls = [Sample(key, count) for key, count in self.calls.items()]
         yield Family("agentreach_rpc_total", "counter", "Calls that ended.", ("method", "code"), calls)
 

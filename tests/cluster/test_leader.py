@@ -2,9 +2,13 @@
 
 import asyncio
 
-from reach.cluster.base import ClusterUnavailable, NodeInfo
+import pytest
+
+from reach.cluster.base import ClusterUnavailable, NodeInfo, NotLeading
+from reach.cluster.drained import drained, set_drained
 from reach.cluster.leader import Leader
 from reach.cluster.single import Memory, SingleCluster
+from reach.core.placement import SHARDS
 from tests.contracts.clusters import eventually
 
 
@@ -137,3 +141,63 @@ async def test_CLU_3_the_loop_hears_of_changes_by_itself():
     finally:
         running.cancel()
     await eventually(lambda: scene.memory.nodes_changed._all == {})
+
+
+async def test_CLU_4_what_an_operator_drains_owns_nothing_over_leaders_and_restarts_until_it_is_undone():
+    scene = Scene()
+    for name in ("n1", "n2", "n3"):
+        await scene.join(name)
+    loop = scene.leader("n1")
+    running = asyncio.create_task(loop.run())
+    try:
+        await asyncio.sleep(0)
+        assert await loop.place_now() == SHARDS
+        before = scene.wish
+        registry = scene.nodes["n3"].registry
+        assert await set_drained(registry, "n2", undo=False, required={"n1", "n2", "n3"}) == {"n2"}
+        await eventually(lambda: "n2" not in scene.wish)
+        assert all(was == is_now for was, is_now in zip(before, scene.wish, strict=True) if was != "n2")
+        await scene.join("n2", boot="after a restart")
+        scene.memory.expire("n1", "b")
+        scene.nodes["n1"].membership._info = None
+        heir = scene.leader("n3")
+        scene.now = 60_000
+        await heir._turn()
+        assert set(scene.wish) == {"n3"}, "another leader keeps to it"
+        await set_drained(registry, "n2", undo=True, required=())
+        await heir.place_now()
+        assert scene.wish.count("n2") == SHARDS // 2
+    finally:
+        running.cancel()
+
+
+async def test_CLU_3_a_leader_knows_since_when_it_leads():
+    scene = Scene()
+    for name in ("n1", "n2"):
+        await scene.join(name)
+    first, second = scene.leader("n1"), scene.leader("n2")
+    scene.now = 500
+    await first._turn()
+    await second._turn()
+    scene.now = 800
+    assert (first.leading_ms, second.leading_ms) == (300, None)
+    await scene.nodes["n1"].election.resign()
+    assert first.leading_ms is None
+    with pytest.raises(NotLeading):
+        await first.place_now()
+    await second._turn()
+    scene.now = 1_000
+    assert second.leading_ms == 200
+
+
+async def test_CLU_4_the_last_node_that_owns_anything_is_not_drained():
+    scene = Scene()
+    for name in ("n1", "n2"):
+        await scene.join(name)
+    registry = scene.nodes["n1"].registry
+    await set_drained(registry, "n1", undo=False, required={"n1", "n2"})
+    with pytest.raises(ValueError, match="nobody would be left"):
+        await set_drained(registry, "n2", undo=False, required={"n1", "n2"})
+    assert drained(registry) == {"n1"}
+    await registry.put_document("drained", b"{broken")
+    assert drained(registry) == frozenset()

@@ -1,6 +1,7 @@
 """One suite for all clusters: membership, registry, election, placement (CLU-1, CLU-4, REG-8)."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -14,6 +15,7 @@ from reach.cluster.base import (
     NotLeading,
     Standing,
 )
+from reach.cluster.drained import drained, set_drained
 from tests.contracts.clusters import eventually, open_backend
 
 A = AgentKey("acme", "a@host")
@@ -149,6 +151,31 @@ async def test_CLU_1_documents_are_shared_and_changed_only_from_what_was_read(ba
     await eventually(lambda: two.registry.documents()["routes"].data == b"4")
     assert two.registry.documents()["routes"] > Document(b"4", read.revision)
     assert set(heard) == {"routes"}
+
+
+async def test_CLU_4_nodes_that_are_drained_at_once_by_two_are_all_drained(backend):
+    one, two = await backend.node(), await backend.node()
+    names = [f"n{number}" for number in range(8)]
+    both = [(one, name) for name in names[:4]] + [(two, name) for name in names[4:]]
+    drain = partial(set_drained, undo=False, required={"other"})
+    for turn in range(4):
+        await asyncio.gather(drain(one.registry, both[turn][1]), drain(two.registry, both[turn + 4][1]))
+    assert drained(one.registry) >= set(names[:4])
+    await eventually(lambda: drained(one.registry) == drained(two.registry) == set(names))
+    assert await set_drained(one.registry, "n0", undo=True, required=()) == set(names[1:])
+
+
+async def test_CLU_3_the_age_of_a_lease_is_that_of_its_last_renewal(backend):
+    node = await backend.node()
+    assert node.membership.lease_age_ms is None
+    await node.membership.join(info(1))
+    for _ in range(10):
+        age_ms = node.membership.lease_age_ms
+        assert age_ms is not None
+        assert 0 <= age_ms <= max(1, node.membership.ttl_ms)
+        await asyncio.sleep(0.02)
+    await node.membership.leave()
+    assert node.membership.lease_age_ms is None
 
 
 async def test_CLU_1_the_first_candidate_leads_and_hands_over(backend):

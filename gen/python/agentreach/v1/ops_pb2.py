@@ -22,6 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from agentreach.v1 import cluster_pb2 as agentreach_dot_v1_dot_cluster__pb2
 from agentreach.v1 import event_pb2 as agentreach_dot_v1_dot_event__pb2
 from agentreach.v1 import task_pb2 as agentreach_dot_v1_dot_task__pb2
 from agentreach.v1 import webhook_pb2 as agentreach_dot_v1_dot_webhook__pb2
@@ -29,7 +30,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x61gentreach/v1/ops.proto\x12\ragentreach.v1\x1a\x19\x61gentreach/v1/event.proto\x1a\x18\x61gentreach/v1/task.proto\x1a\x1b\x61gentreach/v1/webhook.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x16\n\x14GetServerInfoRequest\"\xf1\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x19\n\x11protocol_versions\x18\x03 \x03(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\x12)\n\x06uptime\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06\x61gents\x18\x06 \x01(\x04\x12\x12\n\nopen_tasks\x18\x07 \x01(\x04\x12\r\n\x05store\x18\x08 \x01(\t\x12+\n\tprincipal\x18\t \x01(\x0b\x32\x18.agentreach.v1.Principal\";\n\tPrincipal\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0e\n\x06\x61pp_id\x18\x02 \x01(\t\x12\x0e\n\x06scopes\x18\x03 \x03(\t\"i\n\x11WatchTasksRequest\x12\x12\n\nagent_type\x18\x01 \x01(\t\x12*\n\x07session\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\x12\x14\n\x0croot_task_id\x18\x03 \x01(\t\"N\n\x12WatchTasksResponse\x12(\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x18.agentreach.v1.TaskEvent\x12\x0e\n\x06missed\x18\x02 \x01(\x04\"%\n\x12\x45xplainTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\"G\n\x13\x45xplainTaskResponse\x12!\n\x04task\x18\x01 \x01(\x0b\x32\x13.agentreach.v1.Task\x12\r\n\x05story\x18\x02 \x03(\t\"c\n\x16ListDeadLettersRequest\x12\x12\n\nagent_type\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"V\n\x17ListDeadLettersResponse\x12\"\n\x05tasks\x18\x01 \x03(\x0b\x32\x13.agentreach.v1.Task\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x86\x01\n\x19RequeueDeadLettersRequest\x12\x10\n\x08task_ids\x18\x01 \x03(\t\x12\x12\n\nagent_type\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x0b\n\x03\x61ll\x18\x05 \x01(\x08\x12\x12\n\npage_token\x18\x06 \x01(\t\"\xb2\x02\n\x1aRequeueDeadLettersResponse\x12O\n\x0cnew_task_ids\x18\x01 \x03(\x0b\x32\x39.agentreach.v1.RequeueDeadLettersResponse.NewTaskIdsEntry\x12G\n\x07refused\x18\x02 \x03(\x0b\x32\x36.agentreach.v1.RequeueDeadLettersResponse.RefusedEntry\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\x1a\x31\n\x0fNewTaskIdsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cRefusedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\\\n\x17PurgeDeadLettersRequest\x12\x10\n\x08task_ids\x18\x01 \x03(\t\x12\x12\n\nagent_type\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0b\n\x03\x61ll\x18\x04 \x01(\x08\"*\n\x18PurgeDeadLettersResponse\x12\x0e\n\x06purged\x18\x01 \x01(\x04\"B\n\x19ListFailedWebhooksRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"e\n\x1aListFailedWebhooksResponse\x12.\n\x08webhooks\x18\x01 \x03(\x0b\x32\x1c.agentreach.v1.FailedWebhook\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xd8\x01\n\x06\x41piKey\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0e\n\x06\x61pp_id\x18\x03 \x01(\t\x12\x0e\n\x06scopes\x18\x04 \x03(\t\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"Z\n\x10\x43reateKeyRequest\x12\x0e\n\x06\x61pp_id\x18\x01 \x01(\t\x12\x0e\n\x06scopes\x18\x02 \x03(\t\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"G\n\x11\x43reateKeyResponse\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentreach.v1.ApiKey\x12\x0e\n\x06secret\x18\x02 \x01(\t\"8\n\x0fListKeysRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"P\n\x10ListKeysResponse\x12#\n\x04keys\x18\x01 \x03(\x0b\x32\x15.agentreach.v1.ApiKey\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10RevokeKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"7\n\x11RevokeKeyResponse\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentreach.v1.ApiKey2\x9d\x07\n\nOpsService\x12Z\n\rGetServerInfo\x12#.agentreach.v1.GetServerInfoRequest\x1a$.agentreach.v1.GetServerInfoResponse\x12S\n\nWatchTasks\x12 .agentreach.v1.WatchTasksRequest\x1a!.agentreach.v1.WatchTasksResponse0\x01\x12T\n\x0b\x45xplainTask\x12!.agentreach.v1.ExplainTaskRequest\x1a\".agentreach.v1.ExplainTaskResponse\x12`\n\x0fListDeadLetters\x12%.agentreach.v1.ListDeadLettersRequest\x1a&.agentreach.v1.ListDeadLettersResponse\x12i\n\x12RequeueDeadLetters\x12(.agentreach.v1.RequeueDeadLettersRequest\x1a).agentreach.v1.RequeueDeadLettersResponse\x12\x63\n\x10PurgeDeadLetters\x12&.agentreach.v1.PurgeDeadLettersRequest\x1a\'.agentreach.v1.PurgeDeadLettersResponse\x12i\n\x12ListFailedWebhooks\x12(.agentreach.v1.ListFailedWebhooksRequest\x1a).agentreach.v1.ListFailedWebhooksResponse\x12N\n\tCreateKey\x12\x1f.agentreach.v1.CreateKeyRequest\x1a .agentreach.v1.CreateKeyResponse\x12K\n\x08ListKeys\x12\x1e.agentreach.v1.ListKeysRequest\x1a\x1f.agentreach.v1.ListKeysResponse\x12N\n\tRevokeKey\x12\x1f.agentreach.v1.RevokeKeyRequest\x1a .agentreach.v1.RevokeKeyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x61gentreach/v1/ops.proto\x12\ragentreach.v1\x1a\x1b\x61gentreach/v1/cluster.proto\x1a\x19\x61gentreach/v1/event.proto\x1a\x18\x61gentreach/v1/task.proto\x1a\x1b\x61gentreach/v1/webhook.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x16\n\x14GetServerInfoRequest\"\xf1\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x19\n\x11protocol_versions\x18\x03 \x03(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\x12)\n\x06uptime\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06\x61gents\x18\x06 \x01(\x04\x12\x12\n\nopen_tasks\x18\x07 \x01(\x04\x12\r\n\x05store\x18\x08 \x01(\t\x12+\n\tprincipal\x18\t \x01(\x0b\x32\x18.agentreach.v1.Principal\";\n\tPrincipal\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0e\n\x06\x61pp_id\x18\x02 \x01(\t\x12\x0e\n\x06scopes\x18\x03 \x03(\t\"i\n\x11WatchTasksRequest\x12\x12\n\nagent_type\x18\x01 \x01(\t\x12*\n\x07session\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\x12\x14\n\x0croot_task_id\x18\x03 \x01(\t\"N\n\x12WatchTasksResponse\x12(\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x18.agentreach.v1.TaskEvent\x12\x0e\n\x06missed\x18\x02 \x01(\x04\"%\n\x12\x45xplainTaskRequest\x12\x0f\n\x07task_id\x18\x01 \x01(\t\"G\n\x13\x45xplainTaskResponse\x12!\n\x04task\x18\x01 \x01(\x0b\x32\x13.agentreach.v1.Task\x12\r\n\x05story\x18\x02 \x03(\t\"c\n\x16ListDeadLettersRequest\x12\x12\n\nagent_type\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"V\n\x17ListDeadLettersResponse\x12\"\n\x05tasks\x18\x01 \x03(\x0b\x32\x13.agentreach.v1.Task\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x86\x01\n\x19RequeueDeadLettersRequest\x12\x10\n\x08task_ids\x18\x01 \x03(\t\x12\x12\n\nagent_type\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x0b\n\x03\x61ll\x18\x05 \x01(\x08\x12\x12\n\npage_token\x18\x06 \x01(\t\"\xb2\x02\n\x1aRequeueDeadLettersResponse\x12O\n\x0cnew_task_ids\x18\x01 \x03(\x0b\x32\x39.agentreach.v1.RequeueDeadLettersResponse.NewTaskIdsEntry\x12G\n\x07refused\x18\x02 \x03(\x0b\x32\x36.agentreach.v1.RequeueDeadLettersResponse.RefusedEntry\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\x1a\x31\n\x0fNewTaskIdsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cRefusedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\\\n\x17PurgeDeadLettersRequest\x12\x10\n\x08task_ids\x18\x01 \x03(\t\x12\x12\n\nagent_type\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0b\n\x03\x61ll\x18\x04 \x01(\x08\"*\n\x18PurgeDeadLettersResponse\x12\x0e\n\x06purged\x18\x01 \x01(\x04\"B\n\x19ListFailedWebhooksRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"e\n\x1aListFailedWebhooksResponse\x12.\n\x08webhooks\x18\x01 \x03(\x0b\x32\x1c.agentreach.v1.FailedWebhook\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xd8\x01\n\x06\x41piKey\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0e\n\x06\x61pp_id\x18\x03 \x01(\t\x12\x0e\n\x06scopes\x18\x04 \x03(\t\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"Z\n\x10\x43reateKeyRequest\x12\x0e\n\x06\x61pp_id\x18\x01 \x01(\t\x12\x0e\n\x06scopes\x18\x02 \x03(\t\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"G\n\x11\x43reateKeyResponse\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentreach.v1.ApiKey\x12\x0e\n\x06secret\x18\x02 \x01(\t\"8\n\x0fListKeysRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"P\n\x10ListKeysResponse\x12#\n\x04keys\x18\x01 \x03(\x0b\x32\x15.agentreach.v1.ApiKey\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10RevokeKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"7\n\x11RevokeKeyResponse\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.agentreach.v1.ApiKey2\xda\t\n\nOpsService\x12Z\n\rGetServerInfo\x12#.agentreach.v1.GetServerInfoRequest\x1a$.agentreach.v1.GetServerInfoResponse\x12S\n\nWatchTasks\x12 .agentreach.v1.WatchTasksRequest\x1a!.agentreach.v1.WatchTasksResponse0\x01\x12T\n\x0b\x45xplainTask\x12!.agentreach.v1.ExplainTaskRequest\x1a\".agentreach.v1.ExplainTaskResponse\x12`\n\x0fListDeadLetters\x12%.agentreach.v1.ListDeadLettersRequest\x1a&.agentreach.v1.ListDeadLettersResponse\x12i\n\x12RequeueDeadLetters\x12(.agentreach.v1.RequeueDeadLettersRequest\x1a).agentreach.v1.RequeueDeadLettersResponse\x12\x63\n\x10PurgeDeadLetters\x12&.agentreach.v1.PurgeDeadLettersRequest\x1a\'.agentreach.v1.PurgeDeadLettersResponse\x12i\n\x12ListFailedWebhooks\x12(.agentreach.v1.ListFailedWebhooksRequest\x1a).agentreach.v1.ListFailedWebhooksResponse\x12N\n\tCreateKey\x12\x1f.agentreach.v1.CreateKeyRequest\x1a .agentreach.v1.CreateKeyResponse\x12K\n\x08ListKeys\x12\x1e.agentreach.v1.ListKeysRequest\x1a\x1f.agentreach.v1.ListKeysResponse\x12N\n\tRevokeKey\x12\x1f.agentreach.v1.RevokeKeyRequest\x1a .agentreach.v1.RevokeKeyResponse\x12H\n\x07GetNode\x12\x1d.agentreach.v1.GetNodeRequest\x1a\x1e.agentreach.v1.GetNodeResponse\x12Q\n\nGetCluster\x12 .agentreach.v1.GetClusterRequest\x1a!.agentreach.v1.GetClusterResponse\x12N\n\tDrainNode\x12\x1f.agentreach.v1.DrainNodeRequest\x1a .agentreach.v1.DrainNodeResponse\x12N\n\tRebalance\x12\x1f.agentreach.v1.RebalanceRequest\x1a .agentreach.v1.RebalanceResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,54 +41,54 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REQUEUEDEADLETTERSRESPONSE_NEWTASKIDSENTRY']._serialized_options = b'8\001'
   _globals['_REQUEUEDEADLETTERSRESPONSE_REFUSEDENTRY']._loaded_options = None
   _globals['_REQUEUEDEADLETTERSRESPONSE_REFUSEDENTRY']._serialized_options = b'8\001'
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=189
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=211
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=214
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=455
-  _globals['_PRINCIPAL']._serialized_start=457
-  _globals['_PRINCIPAL']._serialized_end=516
-  _globals['_WATCHTASKSREQUEST']._serialized_start=518
-  _globals['_WATCHTASKSREQUEST']._serialized_end=623
-  _globals['_WATCHTASKSRESPONSE']._serialized_start=625
-  _globals['_WATCHTASKSRESPONSE']._serialized_end=703
-  _globals['_EXPLAINTASKREQUEST']._serialized_start=705
-  _globals['_EXPLAINTASKREQUEST']._serialized_end=742
-  _globals['_EXPLAINTASKRESPONSE']._serialized_start=744
-  _globals['_EXPLAINTASKRESPONSE']._serialized_end=815
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=817
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=916
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=918
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=1004
-  _globals['_REQUEUEDEADLETTERSREQUEST']._serialized_start=1007
-  _globals['_REQUEUEDEADLETTERSREQUEST']._serialized_end=1141
-  _globals['_REQUEUEDEADLETTERSRESPONSE']._serialized_start=1144
-  _globals['_REQUEUEDEADLETTERSRESPONSE']._serialized_end=1450
-  _globals['_REQUEUEDEADLETTERSRESPONSE_NEWTASKIDSENTRY']._serialized_start=1353
-  _globals['_REQUEUEDEADLETTERSRESPONSE_NEWTASKIDSENTRY']._serialized_end=1402
-  _globals['_REQUEUEDEADLETTERSRESPONSE_REFUSEDENTRY']._serialized_start=1404
-  _globals['_REQUEUEDEADLETTERSRESPONSE_REFUSEDENTRY']._serialized_end=1450
-  _globals['_PURGEDEADLETTERSREQUEST']._serialized_start=1452
-  _globals['_PURGEDEADLETTERSREQUEST']._serialized_end=1544
-  _globals['_PURGEDEADLETTERSRESPONSE']._serialized_start=1546
-  _globals['_PURGEDEADLETTERSRESPONSE']._serialized_end=1588
-  _globals['_LISTFAILEDWEBHOOKSREQUEST']._serialized_start=1590
-  _globals['_LISTFAILEDWEBHOOKSREQUEST']._serialized_end=1656
-  _globals['_LISTFAILEDWEBHOOKSRESPONSE']._serialized_start=1658
-  _globals['_LISTFAILEDWEBHOOKSRESPONSE']._serialized_end=1759
-  _globals['_APIKEY']._serialized_start=1762
-  _globals['_APIKEY']._serialized_end=1978
-  _globals['_CREATEKEYREQUEST']._serialized_start=1980
-  _globals['_CREATEKEYREQUEST']._serialized_end=2070
-  _globals['_CREATEKEYRESPONSE']._serialized_start=2072
-  _globals['_CREATEKEYRESPONSE']._serialized_end=2143
-  _globals['_LISTKEYSREQUEST']._serialized_start=2145
-  _globals['_LISTKEYSREQUEST']._serialized_end=2201
-  _globals['_LISTKEYSRESPONSE']._serialized_start=2203
-  _globals['_LISTKEYSRESPONSE']._serialized_end=2283
-  _globals['_REVOKEKEYREQUEST']._serialized_start=2285
-  _globals['_REVOKEKEYREQUEST']._serialized_end=2319
-  _globals['_REVOKEKEYRESPONSE']._serialized_start=2321
-  _globals['_REVOKEKEYRESPONSE']._serialized_end=2376
-  _globals['_OPSSERVICE']._serialized_start=2379
-  _globals['_OPSSERVICE']._serialized_end=3304
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=218
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=240
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=243
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=484
+  _globals['_PRINCIPAL']._serialized_start=486
+  _globals['_PRINCIPAL']._serialized_end=545
+  _globals['_WATCHTASKSREQUEST']._serialized_start=547
+  _globals['_WATCHTASKSREQUEST']._serialized_end=652
+  _globals['_WATCHTASKSRESPONSE']._serialized_start=654
+  _globals['_WATCHTASKSRESPONSE']._serialized_end=732
+  _globals['_EXPLAINTASKREQUEST']._serialized_start=734
+  _globals['_EXPLAINTASKREQUEST']._serialized_end=771
+  _globals['_EXPLAINTASKRESPONSE']._serialized_start=773
+  _globals['_EXPLAINTASKRESPONSE']._serialized_end=844
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=846
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=945
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=947
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=1033
+  _globals['_REQUEUEDEADLETTERSREQUEST']._serialized_start=1036
+  _globals['_REQUEUEDEADLETTERSREQUEST']._serialized_end=1170
+  _globals['_REQUEUEDEADLETTERSRESPONSE']._serialized_start=1173
+  _globals['_REQUEUEDEADLETTERSRESPONSE']._serialized_end=1479
+  _globals['_REQUEUEDEADLETTERSRESPONSE_NEWTASKIDSENTRY']._serialized_start=1382
+  _globals['_REQUEUEDEADLETTERSRESPONSE_NEWTASKIDSENTRY']._serialized_end=1431
+  _globals['_REQUEUEDEADLETTERSRESPONSE_REFUSEDENTRY']._serialized_start=1433
+  _globals['_REQUEUEDEADLETTERSRESPONSE_REFUSEDENTRY']._serialized_end=1479
+  _globals['_PURGEDEADLETTERSREQUEST']._serialized_start=1481
+  _globals['_PURGEDEADLETTERSREQUEST']._serialized_end=1573
+  _globals['_PURGEDEADLETTERSRESPONSE']._serialized_start=1575
+  _globals['_PURGEDEADLETTERSRESPONSE']._serialized_end=1617
+  _globals['_LISTFAILEDWEBHOOKSREQUEST']._serialized_start=1619
+  _globals['_LISTFAILEDWEBHOOKSREQUEST']._serialized_end=1685
+  _globals['_LISTFAILEDWEBHOOKSRESPONSE']._serialized_start=1687
+  _globals['_LISTFAILEDWEBHOOKSRESPONSE']._serialized_end=1788
+  _globals['_APIKEY']._serialized_start=1791
+  _globals['_APIKEY']._serialized_end=2007
+  _globals['_CREATEKEYREQUEST']._serialized_start=2009
+  _globals['_CREATEKEYREQUEST']._serialized_end=2099
+  _globals['_CREATEKEYRESPONSE']._serialized_start=2101
+  _globals['_CREATEKEYRESPONSE']._serialized_end=2172
+  _globals['_LISTKEYSREQUEST']._serialized_start=2174
+  _globals['_LISTKEYSREQUEST']._serialized_end=2230
+  _globals['_LISTKEYSRESPONSE']._serialized_start=2232
+  _globals['_LISTKEYSRESPONSE']._serialized_end=2312
+  _globals['_REVOKEKEYREQUEST']._serialized_start=2314
+  _globals['_REVOKEKEYREQUEST']._serialized_end=2348
+  _globals['_REVOKEKEYRESPONSE']._serialized_start=2350
+  _globals['_REVOKEKEYRESPONSE']._serialized_end=2405
+  _globals['_OPSSERVICE']._serialized_start=2408
+  _globals['_OPSSERVICE']._serialized_end=3650
 # @@protoc_insertion_point(module_scope)

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from agentreach.v1 import cluster_pb2 as agentreach_dot_v1_dot_cluster__pb2
 from agentreach.v1 import ops_pb2 as agentreach_dot_v1_dot_ops__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -86,6 +87,26 @@ class OpsServiceStub:
                 '/agentreach.v1.OpsService/RevokeKey',
                 request_serializer=agentreach_dot_v1_dot_ops__pb2.RevokeKeyRequest.SerializeToString,
                 response_deserializer=agentreach_dot_v1_dot_ops__pb2.RevokeKeyResponse.FromString,
+                _registered_method=True)
+        self.GetNode = channel.unary_unary(
+                '/agentreach.v1.OpsService/GetNode',
+                request_serializer=agentreach_dot_v1_dot_cluster__pb2.GetNodeRequest.SerializeToString,
+                response_deserializer=agentreach_dot_v1_dot_cluster__pb2.GetNodeResponse.FromString,
+                _registered_method=True)
+        self.GetCluster = channel.unary_unary(
+                '/agentreach.v1.OpsService/GetCluster',
+                request_serializer=agentreach_dot_v1_dot_cluster__pb2.GetClusterRequest.SerializeToString,
+                response_deserializer=agentreach_dot_v1_dot_cluster__pb2.GetClusterResponse.FromString,
+                _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/agentreach.v1.OpsService/DrainNode',
+                request_serializer=agentreach_dot_v1_dot_cluster__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=agentreach_dot_v1_dot_cluster__pb2.DrainNodeResponse.FromString,
+                _registered_method=True)
+        self.Rebalance = channel.unary_unary(
+                '/agentreach.v1.OpsService/Rebalance',
+                request_serializer=agentreach_dot_v1_dot_cluster__pb2.RebalanceRequest.SerializeToString,
+                response_deserializer=agentreach_dot_v1_dot_cluster__pb2.RebalanceResponse.FromString,
                 _registered_method=True)
 
 
@@ -179,6 +200,39 @@ class OpsServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetNode(self, request, context):
+        """What the node that is asked says of itself. Safe to retry.
+        Errors: none of its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetCluster(self, request, context):
+        """All nodes of the cluster, each asked of itself; one that does not answer within 2 s is told as such. Safe to retry.
+        Errors: none of its own.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainNode(self, request, context):
+        """A node gives what it owns to the others and goes on as a door, until that is undone; over restarts of it and of all
+        others. Safe to retry.
+        Errors: INVALID_FIELD, WRONG_STATE (nobody could take what it owns, or the server is alone), OWNER_UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rebalance(self, request, context):
+        """The leader gives each node its fair share now, without waiting for others that may be about to join. Safe to retry.
+        Errors: WRONG_STATE (the server is alone), OWNER_UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OpsServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -231,6 +285,26 @@ def add_OpsServiceServicer_to_server(servicer, server):
                     servicer.RevokeKey,
                     request_deserializer=agentreach_dot_v1_dot_ops__pb2.RevokeKeyRequest.FromString,
                     response_serializer=agentreach_dot_v1_dot_ops__pb2.RevokeKeyResponse.SerializeToString,
+            ),
+            'GetNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetNode,
+                    request_deserializer=agentreach_dot_v1_dot_cluster__pb2.GetNodeRequest.FromString,
+                    response_serializer=agentreach_dot_v1_dot_cluster__pb2.GetNodeResponse.SerializeToString,
+            ),
+            'GetCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCluster,
+                    request_deserializer=agentreach_dot_v1_dot_cluster__pb2.GetClusterRequest.FromString,
+                    response_serializer=agentreach_dot_v1_dot_cluster__pb2.GetClusterResponse.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=agentreach_dot_v1_dot_cluster__pb2.DrainNodeRequest.FromString,
+                    response_serializer=agentreach_dot_v1_dot_cluster__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'Rebalance': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rebalance,
+                    request_deserializer=agentreach_dot_v1_dot_cluster__pb2.RebalanceRequest.FromString,
+                    response_serializer=agentreach_dot_v1_dot_cluster__pb2.RebalanceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -506,6 +580,114 @@ class OpsService:
             '/agentreach.v1.OpsService/RevokeKey',
             agentreach_dot_v1_dot_ops__pb2.RevokeKeyRequest.SerializeToString,
             agentreach_dot_v1_dot_ops__pb2.RevokeKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentreach.v1.OpsService/GetNode',
+            agentreach_dot_v1_dot_cluster__pb2.GetNodeRequest.SerializeToString,
+            agentreach_dot_v1_dot_cluster__pb2.GetNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentreach.v1.OpsService/GetCluster',
+            agentreach_dot_v1_dot_cluster__pb2.GetClusterRequest.SerializeToString,
+            agentreach_dot_v1_dot_cluster__pb2.GetClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentreach.v1.OpsService/DrainNode',
+            agentreach_dot_v1_dot_cluster__pb2.DrainNodeRequest.SerializeToString,
+            agentreach_dot_v1_dot_cluster__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rebalance(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentreach.v1.OpsService/Rebalance',
+            agentreach_dot_v1_dot_cluster__pb2.RebalanceRequest.SerializeToString,
+            agentreach_dot_v1_dot_cluster__pb2.RebalanceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,6 +3,7 @@
 isort:skip_file
 Operations: keys, dead letters, logs and the state of the server."""
 
+from agentreach.v1 import cluster_pb2 as _cluster_pb2
 from agentreach.v1 import ops_pb2 as _ops_pb2
 from collections import abc as _abc
 from grpc import aio as _aio
@@ -80,6 +81,23 @@ class OpsServiceStub:
     """Ends an API key at once. Safe to retry.
     Errors: INVALID_FIELD, PERMISSION_DENIED.
     """
+    GetNode: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.GetNodeRequest, _cluster_pb2.GetNodeResponse]
+    """What the node that is asked says of itself. Safe to retry.
+    Errors: none of its own.
+    """
+    GetCluster: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.GetClusterRequest, _cluster_pb2.GetClusterResponse]
+    """All nodes of the cluster, each asked of itself; one that does not answer within 2 s is told as such. Safe to retry.
+    Errors: none of its own.
+    """
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.DrainNodeRequest, _cluster_pb2.DrainNodeResponse]
+    """A node gives what it owns to the others and goes on as a door, until that is undone; over restarts of it and of all
+    others. Safe to retry.
+    Errors: INVALID_FIELD, WRONG_STATE (nobody could take what it owns, or the server is alone), OWNER_UNAVAILABLE.
+    """
+    Rebalance: _grpc.UnaryUnaryMultiCallable[_cluster_pb2.RebalanceRequest, _cluster_pb2.RebalanceResponse]
+    """The leader gives each node its fair share now, without waiting for others that may be about to join. Safe to retry.
+    Errors: WRONG_STATE (the server is alone), OWNER_UNAVAILABLE.
+    """
 
 @_typing.type_check_only
 class OpsServiceAsyncStub(OpsServiceStub):
@@ -132,6 +150,23 @@ class OpsServiceAsyncStub(OpsServiceStub):
     RevokeKey: _aio.UnaryUnaryMultiCallable[_ops_pb2.RevokeKeyRequest, _ops_pb2.RevokeKeyResponse]  # type: ignore[assignment]
     """Ends an API key at once. Safe to retry.
     Errors: INVALID_FIELD, PERMISSION_DENIED.
+    """
+    GetNode: _aio.UnaryUnaryMultiCallable[_cluster_pb2.GetNodeRequest, _cluster_pb2.GetNodeResponse]  # type: ignore[assignment]
+    """What the node that is asked says of itself. Safe to retry.
+    Errors: none of its own.
+    """
+    GetCluster: _aio.UnaryUnaryMultiCallable[_cluster_pb2.GetClusterRequest, _cluster_pb2.GetClusterResponse]  # type: ignore[assignment]
+    """All nodes of the cluster, each asked of itself; one that does not answer within 2 s is told as such. Safe to retry.
+    Errors: none of its own.
+    """
+    DrainNode: _aio.UnaryUnaryMultiCallable[_cluster_pb2.DrainNodeRequest, _cluster_pb2.DrainNodeResponse]  # type: ignore[assignment]
+    """A node gives what it owns to the others and goes on as a door, until that is undone; over restarts of it and of all
+    others. Safe to retry.
+    Errors: INVALID_FIELD, WRONG_STATE (nobody could take what it owns, or the server is alone), OWNER_UNAVAILABLE.
+    """
+    Rebalance: _aio.UnaryUnaryMultiCallable[_cluster_pb2.RebalanceRequest, _cluster_pb2.RebalanceResponse]  # type: ignore[assignment]
+    """The leader gives each node its fair share now, without waiting for others that may be about to join. Safe to retry.
+    Errors: WRONG_STATE (the server is alone), OWNER_UNAVAILABLE.
     """
 
 class OpsServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -242,6 +277,47 @@ class OpsServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_ops_pb2.RevokeKeyResponse, _abc.Awaitable[_ops_pb2.RevokeKeyResponse]]:
         """Ends an API key at once. Safe to retry.
         Errors: INVALID_FIELD, PERMISSION_DENIED.
+        """
+
+    @_abc_1.abstractmethod
+    def GetNode(
+        self,
+        request: _cluster_pb2.GetNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_pb2.GetNodeResponse, _abc.Awaitable[_cluster_pb2.GetNodeResponse]]:
+        """What the node that is asked says of itself. Safe to retry.
+        Errors: none of its own.
+        """
+
+    @_abc_1.abstractmethod
+    def GetCluster(
+        self,
+        request: _cluster_pb2.GetClusterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_pb2.GetClusterResponse, _abc.Awaitable[_cluster_pb2.GetClusterResponse]]:
+        """All nodes of the cluster, each asked of itself; one that does not answer within 2 s is told as such. Safe to retry.
+        Errors: none of its own.
+        """
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _cluster_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_pb2.DrainNodeResponse, _abc.Awaitable[_cluster_pb2.DrainNodeResponse]]:
+        """A node gives what it owns to the others and goes on as a door, until that is undone; over restarts of it and of all
+        others. Safe to retry.
+        Errors: INVALID_FIELD, WRONG_STATE (nobody could take what it owns, or the server is alone), OWNER_UNAVAILABLE.
+        """
+
+    @_abc_1.abstractmethod
+    def Rebalance(
+        self,
+        request: _cluster_pb2.RebalanceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cluster_pb2.RebalanceResponse, _abc.Awaitable[_cluster_pb2.RebalanceResponse]]:
+        """The leader gives each node its fair share now, without waiting for others that may be about to join. Safe to retry.
+        Errors: WRONG_STATE (the server is alone), OWNER_UNAVAILABLE.
         """
 
 def add_OpsServiceServicer_to_server(servicer: OpsServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
