@@ -60,7 +60,7 @@ format: $(STAMP) ## Format the code and repair what ruff can repair
 types: $(STAMP) ## Check the types (mypy, strict)
 	@$(BIN)/mypy
 
-test: $(STAMP) ## Run all tests; ARGS="-k retry -x" goes to pytest
+test: $(STAMP) ## Run all tests, JOBS=4 files at a time; ARGS="-k retry -x" goes to one pytest
 	@$(BIN)/python tools/run_tests.py $(ARGS)
 
 SEEDS ?= 1000

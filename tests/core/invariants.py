@@ -135,9 +135,9 @@ def check_queue(pool: Pool) -> None:
         if (
             pin is not None
             and head.pin_until_ms
-            and (now_ms >= head.pin_until_ms or pool.queue.waits_for(head) != pin.instance_id)
+            and (now_ms >= head.pin_until_ms or pool.queue.waits_for(head) != (pin.moving_to or pin.instance_id))
         ):
-            continue  # its wait is over, or its session has just moved: its timer has it looked at again
+            continue  # its wait is over, or its session has just moved, or begun to: its timer has it looked at again
         if pin is not None:
             instance, until_ms = pool.assignment.by_pin(head, pin, now_ms, max(head.accepted_ms, head.not_before_ms))
             assert instance is None or until_ms, f"{head} waits and its session's {instance} could take it"
