@@ -19,7 +19,8 @@ from reach.core.warmup import STEPS
 from reach.errors import ErrorClass, Reason
 
 if TYPE_CHECKING:
-    from reach.core.events import Drained, Joined, Joining, Left, LinkEnded, Reworded
+    from reach.core.events import Drained, Joined, Left, LinkEnded, Reworded
+    from reach.core.joining import Joining
     from reach.core.pool import Pool
 
 STALE_BOOTS = 16

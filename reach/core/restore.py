@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from reach.core import health
 from reach.core.dialogue import Ask, Dialogue, Input, Question
 from reach.core.effects import Turn
-from reach.core.events import Joining
 from reach.core.filters import version_of
 from reach.core.history import PastAttempt
+from reach.core.joining import Joining
 from reach.core.model import Availability, Fault, Health, Instance, Task, TaskState
 from reach.core.pool import Pool
 from reach.core.rows import AgentRow, AttemptRow, FailureRow, InputRow, PinRow, QuestionRow

@@ -13,6 +13,7 @@ from typing import Any
 
 from reach.core import effects as fx
 from reach.core import events as ev
+from reach.core.joining import Joining
 from reach.core.model import Fault, Instance, PoolKey, Profile, Requirement, Task, TaskState
 from reach.core.policies import POLICIES, Policy
 from reach.core.pool import Pool
@@ -151,7 +152,7 @@ class World:
     def _start(self, process: Process) -> None:
         process.begin(self.now_ms)
         model = process.model
-        joining = ev.Joining(process.name, f"boot {process.boot}", profile_of(model), b"")
+        joining = Joining(process.name, f"boot {process.boot}", profile_of(model), b"")
         joining.max_concurrency, joining.weight = model.slots, model.weight
         joining.ready = self.now_ms >= process.ready_ms
         self._revision += 1

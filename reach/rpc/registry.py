@@ -17,6 +17,7 @@ from agentreach.v1 import (
     registry_pb2_grpc,
 )
 from reach.core import events as ev
+from reach.core.joining import Joining
 from reach.core.model import Health, Instance
 from reach.core.vocabulary import Vocabulary
 from reach.errors import InvalidRequest, ReachError, Reason
@@ -61,7 +62,7 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             blocked_by=instance.blocked_by,
         )
 
-    async def _join(self, tenant: str, agent_type: str, joining: ev.Joining) -> tuple[Instance, list[str]]:
+    async def _join(self, tenant: str, agent_type: str, joining: Joining) -> tuple[Instance, list[str]]:
         """The instance, and what a check of it found wrong."""
         dialler = self._services.dialler
         if joining.endpoint is not None and dialler is not None:

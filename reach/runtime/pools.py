@@ -7,8 +7,8 @@ from typing import Protocol
 
 from reach.core.context import Context, Exchange, Facts
 from reach.core.directory import UNRESOLVED
-from reach.core.events import Joining
 from reach.core.handoff import Snapshots
+from reach.core.joining import Joining
 from reach.core.model import PoolKey, Task, TaskKey
 from reach.core.placement import shard_of
 from reach.core.policies import Policy

@@ -14,6 +14,7 @@ from reach.core.changes import visible_to
 from reach.core.decision_record import Record, records_of
 from reach.core.dialogue import Input
 from reach.core.directory import UNRESOLVED
+from reach.core.joining import Joining
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey, Task, TaskKey
 from reach.core.pool import Pool
 from reach.core.preview import Preview, preview
@@ -248,14 +249,14 @@ class Reach:
 
     # -- agents -------------------------------------------------------------------------------------------------------
 
-    def register(self, tenant: str, agent_type: str, joining: ev.Joining, reply: Any) -> None:
+    def register(self, tenant: str, agent_type: str, joining: Joining, reply: Any) -> None:
         """Registers an instance without a link; `reply.done` gets the instance."""
         self.check_type(tenant, joining, agent_type)
         self._check_skills(joining)
         event = ev.Joined(joining, self.host.next_revision(), reply=reply)
         self.host.join(PoolKey(tenant, agent_type), event)
 
-    def hello(self, tenant: str, agent_type: str, joining: ev.Joining, link: Any,
+    def hello(self, tenant: str, agent_type: str, joining: Joining, link: Any,
               running: list[tuple[str, str, int, int]], status: dict[str, Any]) -> Pool:  # fmt: skip
         """Opens a link; `link.welcome` hears when it is open."""
         self.check_type(tenant, joining, agent_type)
@@ -269,7 +270,7 @@ class Reach:
         if self.abroad is not None:
             self.abroad.check(key)
 
-    def check_type(self, tenant: str, joining: ev.Joining, agent_type: str) -> None:
+    def check_type(self, tenant: str, joining: Joining, agent_type: str) -> None:
         """Whether an instance may register now, with this type, and here. Raises ReachError, Elsewhere."""
         self._check_here(PoolKey(tenant, agent_type))
         instance_id = joining.instance_id
@@ -287,7 +288,7 @@ class Reach:
         if held is not None and known is None:
             self.check_store(False)
 
-    def _check_skills(self, joining: ev.Joining) -> None:
+    def _check_skills(self, joining: Joining) -> None:
         """Skills that the vocabulary does not have are refused if the server is strict, else a warning (REG-5)."""
         directory = self.host.directory
         vocabulary = directory.vocabulary

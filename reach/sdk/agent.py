@@ -32,6 +32,7 @@ from reach.sdk.attempt import Attempt
 from reach.sdk.capabilities import CapabilityLike, capability_fields
 from reach.sdk.channel import AddressLike, ForkGuard, Target, TlsLike
 from reach.sdk.dedupe import DedupeStore
+from reach.sdk.draining import AnyLink, drain
 from reach.sdk.encoding import output_outcome
 from reach.sdk.endpoint import EndpointLink, Listen
 from reach.sdk.figures import Figures, duration
@@ -47,12 +48,8 @@ log = logging.getLogger("reach.sdk")
 
 GRACE_S: Final = 30.0
 """How long handlers that run may take after the agent was told to stop."""
-GOODBYE_S: Final = 2.0  # how long the last words may take after that
-HAND_OVER_S: Final = 5.0
-"""How long its sessions may take to be handed over."""
 _SUFFIX: Final = string.ascii_lowercase + string.digits
 
-AnyLink = Link | EndpointLink
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -339,7 +336,7 @@ class Agent(SessionHooks):
         link, runner, _ = self._running
         try:
             if not runner.done():
-                await self._drain(link, runner)
+                await drain(link, runner, lambda: self._grace_s)
         finally:
             runner.cancel()
             await asyncio.wait({runner})
@@ -349,24 +346,6 @@ class Agent(SessionHooks):
             self._grace_s = GRACE_S
         if not runner.cancelled() and (error := runner.exception()) is not None:
             raise error
-
-    async def _drain(self, link: AnyLink, runner: asyncio.Task[None]) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._grace_s
-        link.attempts.draining = True
-        for attempt in link.attempts.questions.attempts():
-            link.attempts.give_back(attempt, "the agent drains while it waits for input")
-        link.beat()
-        await _wait(link.attempts.idle, end - loop.time(), runner)
-        link.attempts.release("the agent drains and its grace is over")
-        left = GOODBYE_S if link.connection.up else max(GOODBYE_S, end - loop.time())
-        if self._grace_s == 0.0:
-            left = min(left, GOODBYE_S)
-        await _wait(link.outcomes.settled, left, runner)
-        if link.connection.up:
-            await asyncio.wait({asyncio.ensure_future(link.hand_over())}, timeout=HAND_OVER_S)
-            link.say_goodbye()
-            await link.connection.end(GOODBYE_S)
 
     def _changed(self) -> None:
         if self._running is not None:
@@ -384,14 +363,3 @@ class Agent(SessionHooks):
         if running is None or running.number != attempt:
             raise InvalidRequest(f"attempt {attempt} of task {task_id!r} does not run here", Reason.UNKNOWN_ATTEMPT)
         return running
-
-
-async def _wait(event: asyncio.Event, timeout: float, runner: asyncio.Task[None]) -> None:
-    """Waits for the event, but not longer than `timeout` seconds, nor than the link lives."""
-    if event.is_set() or timeout <= 0:
-        return
-    waits = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait({waits, runner}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waits.cancel()

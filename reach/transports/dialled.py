@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from agentreach.v1 import endpoint_pb2
 from reach.core import events as ev
 from reach.core.endpoint import Endpoint
+from reach.core.joining import Joining
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey
 from reach.core.pool import Pool
 from reach.errors import ErrorClass, ReachError, Reason, error_of
@@ -53,7 +54,7 @@ class Dialling(Protocol):
 class Dialled:
     """One instance that is dialled (`runtime.probes.Target`)."""
 
-    def __init__(self, dialler: Dialling, tenant: str, agent_type: str, joining: ev.Joining) -> None:
+    def __init__(self, dialler: Dialling, tenant: str, agent_type: str, joining: Joining) -> None:
         self._dialler = dialler
         self.tenant = tenant
         self.agent_type = agent_type
@@ -228,7 +229,7 @@ class Dialled:
 
     # -- dialling -----------------------------------------------------------------------------------------------------
 
-    async def prepare(self, joining: ev.Joining) -> None:
+    async def prepare(self, joining: Joining) -> None:
         """Takes over a registration: finds where it is, and what is odd about that.
 
         Raises:

@@ -6,8 +6,8 @@ import asyncio
 import socket
 from typing import Final
 
-from reach.core import events as ev
 from reach.core.endpoint import Endpoint
+from reach.core.joining import Joining
 from reach.core.model import Fault, Instance
 from reach.errors import InvalidRequest, Reason, ResourceExhausted, Unavailable, error_of
 from reach.runtime.probes import Probes
@@ -54,7 +54,7 @@ class Dialler:
         self.beat_ms = max(1_000, min(60_000, settings.interval_ms))
         """How often an agent that does not beat by itself is expected to answer a probe."""
 
-    async def register(self, tenant: str, agent_type: str, joining: ev.Joining) -> tuple[Instance, list[str]]:
+    async def register(self, tenant: str, agent_type: str, joining: Joining) -> tuple[Instance, list[str]]:
         """Registers an instance that wants to be dialled, and checks it at once (HLT-4).
 
         Returns:
@@ -92,14 +92,14 @@ class Dialler:
         return target.instance, found
 
     @staticmethod
-    def _not_overtaken(joining: ev.Joining, before: Instance | None, now: Instance | None) -> None:
+    def _not_overtaken(joining: Joining, before: Instance | None, now: Instance | None) -> None:
         """A check takes its time. Another process that came later, and was registered meanwhile, must not be replaced
         by this one: who called may be dead, and the successor would be refused for good."""
         if now is not None and now.boot_id != joining.boot_id and (before is None or before.boot_id != now.boot_id):
             message = f"another process of {joining.instance_id!r} has registered meanwhile"
             raise Unavailable(message, Reason.AGENT_UNAVAILABLE)
 
-    def _known(self, tenant: str, joining: ev.Joining) -> Instance | None:
+    def _known(self, tenant: str, joining: Joining) -> Instance | None:
         """The instance as it is registered. A process that was replaced must not turn the calls for its successor to
         itself (REG-2)."""
         key = self.reach.host.directory.where(tenant, joining.instance_id)

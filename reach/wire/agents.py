@@ -14,6 +14,7 @@ from reach.core import events as ev
 from reach.core.dialogue import Ask
 from reach.core.documents import Document
 from reach.core.endpoint import Endpoint
+from reach.core.joining import Joining
 from reach.core.model import Availability, EffectKind, Fault, Instance, Profile
 from reach.core.questions import PROMPT_BYTES
 from reach.core.stream import Delta, Mode, size_in_bytes
@@ -58,7 +59,7 @@ OPTIONAL: tuple[Literal["weight", "priority", "max_concurrency", "max_sessions",
 """Fields of a registration that keep their value where a later one leaves them out, also over restarts of the agent."""
 
 
-def read_registration(registration: agent_pb2.Registration, *, stored: bool = False) -> tuple[str, ev.Joining]:
+def read_registration(registration: agent_pb2.Registration, *, stored: bool = False) -> tuple[str, Joining]:
     """(agent_type, what joins), from what an agent says, which gets an instance id and a type where it has none.
 
     Args:
@@ -84,7 +85,7 @@ def read_registration(registration: agent_pb2.Registration, *, stored: bool = Fa
         r.instance_id = f"{r.agent_id}@{r.host or 'unknown'}#{secrets.token_hex(3)}"
         check_id("registration.instance_id", r.instance_id)
     endpoint = _read_endpoint(r)
-    joining = ev.Joining(r.instance_id, r.boot_id, _read_profile(r, stored), r.SerializeToString(deterministic=True))
+    joining = Joining(r.instance_id, r.boot_id, _read_profile(r, stored), r.SerializeToString(deterministic=True))
     joining.endpoint, joining.dialled = endpoint, endpoint is not None
     joining.merge = merged
     for field, (least, most) in BOUNDS.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentreach.v1 import agent_pb2, task_pb2
 from reach.core.context import Context, Exchange, Facts
-from reach.core.events import Joining
+from reach.core.joining import Joining
 from reach.core.model import Task
 from reach.core.resolving import Selector
 from reach.wire.agents import read_registration

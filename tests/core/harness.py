@@ -6,6 +6,7 @@ from typing import Any
 from reach.core import effects as fx
 from reach.core import events as ev
 from reach.core.dialogue import Ask, Input
+from reach.core.joining import Joining
 from reach.core.model import Fault, Instance, PoolKey, Profile, Requirement, Task, TaskState
 from reach.core.pool import Pool
 from reach.core.queue import WaitQueue
@@ -79,7 +80,7 @@ class Shell:
         self.now_ms = START_MS
         self.journal = Journal()
         self.sends: list[Any] = []
-        self.joinings: dict[str, ev.Joining] = {}
+        self.joinings: dict[str, Joining] = {}
         self.asked: dict[int, Task] = {}
         """What is in the `spec` of each row, which the core never looks into."""
         self.seen: dict[int, list[tuple[int, int, int, int, Any]]] = {}
@@ -177,7 +178,7 @@ class Shell:
         reply = parts.pop("reply", None)
         status = parts.pop("status", None)
         described = {key: parts.pop(key) for key in list(parts) if key in Profile._fields}
-        joining = ev.Joining(name, boot, profile(**described), parts.pop("registration", b"reg"))
+        joining = Joining(name, boot, profile(**described), parts.pop("registration", b"reg"))
         joining.max_concurrency, joining.ready = slots, True
         for key, value in parts.items():
             setattr(joining, key, value)

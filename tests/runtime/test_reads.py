@@ -6,6 +6,7 @@ import asyncio
 
 from reach.core import events as ev
 from reach.core.effects import Welcome
+from reach.core.joining import Joining
 from reach.core.model import Instance, PoolKey, Profile, TaskState
 from reach.core.stream import Interest
 from reach.store.base import TaskQuery
@@ -65,7 +66,7 @@ async def test_HAZARD_10_a_grant_is_not_told_of_an_attempt_that_is_over_by_then(
         shell = Shell()
         link = Link(shell)
         profile = Profile("nobody", "", (), (), (), (), (), (), "", ())
-        joining = ev.Joining("one", "boot", profile, b"")
+        joining = Joining("one", "boot", profile, b"")
         joining.ready = True
         shell.reach.hello(TENANT, "nobody", joining, link, [], {})
         await shell.settle()

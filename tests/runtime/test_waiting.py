@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentreach.v1 import task_pb2
-from reach.core import events as ev
+from reach.core.joining import Joining
 from reach.core.model import PoolKey, Profile, TaskState
 from reach.core.stream import Interest, Reader
 from tests.runtime.hosts import READER, TENANT, Shell
@@ -38,7 +38,7 @@ async def test_a_task_whose_time_has_not_come_moves_too(delay_ms: int) -> None:
     await shell.settle()
     link = Link()
     profile = Profile("singer", "", (("sing", "1"),), (), (), (), (), (), "", ())
-    joining = ev.Joining("one", "boot", profile, b"")
+    joining = Joining("one", "boot", profile, b"")
     joining.ready = True
     shell.reach.hello(TENANT, "singer", joining, link, [], {})
     await shell.settle()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from reach.core import events as ev
 from reach.core.dialogue import Ask, Input
 from reach.core.effects import Welcome
+from reach.core.joining import Joining
 from reach.core.model import Fault, Instance, Task, TaskKey
 from reach.core.pool import Pool
 from reach.core.stream import Delta
@@ -138,7 +139,7 @@ class AgentDoor(ServerEnd):
             else:
                 self._act(item)
 
-    def _hello(self, agent_type: str, joining: ev.Joining, running: list[tuple[str, str, int, int]]) -> None:
+    def _hello(self, agent_type: str, joining: Joining, running: list[tuple[str, str, int, int]]) -> None:
         try:
             self._pool = self.server.reach.hello(self.tenant, agent_type, joining, self, running, {})
         except ReachError as error:

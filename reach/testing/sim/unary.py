@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from reach.core import events as ev
+from reach.core.joining import Joining
 from reach.core.model import Fault, TaskKey
 from reach.errors import ErrorClass, ReachError, Reason
 from reach.runtime.faults import fault_of
@@ -79,7 +80,7 @@ def report(
     server.reach.post(pool, event)
 
 
-def register(server: Server, tenant: str, agent_type: str, joining: ev.Joining, caller: Process, reply: Reply) -> None:
+def register(server: Server, tenant: str, agent_type: str, joining: Joining, caller: Process, reply: Reply) -> None:
     """Register, of an agent that wants to be dialled. Its call ends with its process."""
 
     async def join() -> None:
