@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from reach.core import circuit, drain
+from reach.core.at_hand import ASSIGN, CONSISTENT_HASH, IRREVERSIBLE
 from reach.core.choosing import Propose
 from reach.core.decision import Verdict
 from reach.core.effects import Noted, Offer, Turn, Unplaced
 from reach.core.filters import version_of
 from reach.core.handoff import WAITS
-from reach.core.model import EffectKind, Fault, Instance, Task, TaskState
-from reach.core.policies import Way
+from reach.core.model import Fault, Instance, Task, TaskState
 from reach.core.ring import BOUND
 from reach.core.rows import AttemptRow, EffectRow
 from reach.core.session import PINNED_FULL, Pin
-from reach.core.states import TaskInput, next_state
+from reach.core.states import next_state
 from reach.core.stream import Fold, Kind, emit
 
 if TYPE_CHECKING:
@@ -113,11 +113,9 @@ class Assignment:
         pool, requirement = self.pool, task.requirement
         router = pool.router
         seed = pool.seed + task.row * 31 + task.attempt  # mixed only where there is something to choose
-        may_probe = task.effects is not EffectKind.IRREVERSIBLE or bool(
-            router.probing and pool.circuits.nobody_probes()
-        )
+        may_probe = task.effects is not IRREVERSIBLE or bool(router.probing and pool.circuits.nobody_probes())
         if not (task.session or task.policy):
-            propose = self._by_key(task) if router.policy.way is Way.CONSISTENT_HASH else None
+            propose = self._by_key(task) if router.policy.way is CONSISTENT_HASH else None
             verdict = router.pick(requirement, task.avoided, task.cost, seed, may_probe=may_probe, propose=propose)
             task.decision = verdict
             return verdict
@@ -125,7 +123,7 @@ class Assignment:
         propose = None
         if task.session:
             propose = self._by_session(task)
-        elif policy.way is Way.CONSISTENT_HASH:
+        elif policy.way is CONSISTENT_HASH:
             propose = self._by_key(task)
         verdict = router.pick(
             requirement, task.avoided, task.cost, seed, policy, new_session=bool(task.session),
@@ -275,7 +273,7 @@ class Assignment:
     def assign(self, task: Task, instance: Instance, turn: Turn) -> None:
         """Begins an attempt: memory, row, offer."""
         pool = self.pool
-        state = next_state(task.state, TaskInput.ASSIGN)
+        state = next_state(task.state, ASSIGN)
         assert state is not None, task
         task.state = state
         if task.attempt == 0:
@@ -316,7 +314,7 @@ class Assignment:
                     task.decision,
                 )
             )
-        if task.effects is EffectKind.IRREVERSIBLE:
+        if task.effects is IRREVERSIBLE:
             self._grant_by_sending(task, instance, turn)
         turn.sends.append(Offer(task, instance))
         self.pool.deadlines.watch(task, turn)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from reach.core.at_hand import ROUND_ROBIN
 from reach.core.chance import mix
 from reach.core.model import Instance, Requirement
 from reach.core.picking import LOOKED_AT, power_of_two, round_robin, sample
@@ -87,7 +88,7 @@ class Choosing(Roster):
             found = buckets[number] & mask
             if not found:
                 continue
-            if policy.way >= Way.ROUND_ROBIN:
+            if policy.way >= ROUND_ROBIN:
                 looked = self._in_turn(policy, found, cost, seed, requirement)
             else:
                 if index.tie_width:

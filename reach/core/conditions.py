@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reach.core import health, warmup
+from reach.core.at_hand import STALLED
 from reach.core.effects import AskReopen, DropLink, Noted, Turn
 from reach.core.health import Sign
 from reach.core.model import Availability, Condition, Instance
@@ -186,7 +187,7 @@ class Conditions:
 
     def moves(self, instance: Instance, turn: Turn) -> None:
         """One of its tasks made progress or ended by its doing, while something is held against it."""
-        stalled = instance.conditions.get(Condition.STALLED)
+        stalled = instance.conditions.get(STALLED)
         if stalled is not None and not stalled[0].startswith(LOOP_STALLED):
             clear(instance, Condition.STALLED, "its work goes on", turn)
             self.pool.admission.place(instance, turn)

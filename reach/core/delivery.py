@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reach.core import retry
+from reach.core.at_hand import ACCEPTED, COMPLETE, EVENTS, OUTCOME, REJECT, STARTED, SUCCEED
 from reach.core.chance import mix
 from reach.core.effects import Accepted, Ended, Events, Noted, Refused, StopAttempt, Turn
 from reach.core.ending import announce, outcome_row
@@ -17,7 +18,7 @@ from reach.core.model import EffectKind, Fault, Instance, Outcome, Task, TaskSta
 from reach.core.rows import FailureRow, TaskRow
 from reach.core.signals import running_mean, stats_of
 from reach.core.states import TaskInput, next_state
-from reach.core.stream import AT_END, RESERVE, Interest, Kind, Reader, emit, log_of, place_of
+from reach.core.stream import AT_END, RESERVE, Kind, Reader, emit, log_of, place_of
 from reach.errors import ErrorClass, Reason
 
 if TYPE_CHECKING:
@@ -62,12 +63,12 @@ class Delivery:
         task.accepted_wall_ms = turn.wall_ms
         if task.start_delay_ms:
             task.not_before_ms = turn.now_ms + task.start_delay_ms
-        if reader.interest != Interest.OUTCOME:
+        if reader.interest != OUTCOME:
             turn.sends.append(Accepted(reader, task, False))
         self._follow(task, reader, turn)
         if task.volatile:
             task.reserved = RESERVE
-        emit(task, Kind.ACCEPTED, None, turn)
+        emit(task, ACCEPTED, None, turn)
         if task.not_before_ms > turn.now_ms:
             task.pending_reason = "start_delay"
             pool.queue.delay(task)
@@ -114,7 +115,7 @@ class Delivery:
             fault = Fault(ErrorClass.INVALID_REQUEST, Reason.TASK_ID_REUSED, message, {"task_id": task.task_id})
             turn.sends.append(Refused(reader, fault, known, task.spec))
             return
-        if reader.interest != Interest.OUTCOME:
+        if reader.interest != OUTCOME:
             turn.sends.append(Accepted(reader, known, True))
         self.subscribe(known, reader, turn)
 
@@ -125,7 +126,7 @@ class Delivery:
                 task.waiters = [reader]
             else:
                 task.waiters.append(reader)
-        elif reader.interest == Interest.EVENTS:
+        elif reader.interest == EVENTS:
             log_of(task, turn).readers.append(reader)
             self.pool.dirty[id(task)] = task
 
@@ -134,11 +135,11 @@ class Delivery:
         if reader.interest in AT_END and task.outcome is not None:
             reader.task = task
             turn.sends.append(Ended(task, task.outcome, [reader], first=False))
-        elif reader.interest == Interest.EVENTS and reader.after > task.sequence:
+        elif reader.interest == EVENTS and reader.after > task.sequence:
             message = f"task {task.task_id!r} has no event {reader.after}; its last is {task.sequence}"
             fault = Fault(ErrorClass.INVALID_REQUEST, Reason.SEQUENCE_OUT_OF_RANGE, message)
             turn.sends.append(Refused(reader, fault, task))
-        elif reader.interest == Interest.EVENTS and task.outcome is not None and reader.after == task.sequence:
+        elif reader.interest == EVENTS and task.outcome is not None and reader.after == task.sequence:
             reader.task = task
             turn.sends.append(Events(reader, task, []))  # it has had them all, the last one too
         else:
@@ -158,7 +159,7 @@ class Delivery:
             return
         task.state = state
         task.started_ms = task.progressed_ms = turn.now_ms
-        emit(task, Kind.STARTED, place_of(task), turn)
+        emit(task, STARTED, place_of(task), turn)
         if task.session:
             self.pool.handoffs.taken_up(task, turn)
         self.touch(task)
@@ -317,7 +318,7 @@ class Delivery:
         instance: Instance | None = task.instance
         if not task.started_ms:
             task.started_ms = task.offered_ms
-            emit(task, Kind.STARTED, place_of(task), turn)
+            emit(task, STARTED, place_of(task), turn)
             if task.session:
                 self.pool.handoffs.taken_up(task, turn)
         if instance is not None:
@@ -328,7 +329,7 @@ class Delivery:
             stats = instance.methods.get(method) or stats_of(instance.methods, method)
             stats.window.add(turn.now_ms, 0, took)
             self.pool.assignment.succeeded(task, instance, turn)
-        self.end(task, TaskInput.SUCCEED, outcome, turn)
+        self.end(task, SUCCEED, outcome, turn)
 
     def end(self, task: Task, event: TaskInput, outcome: Outcome, turn: Turn) -> None:
         """The one end of every task. The first terminal outcome wins."""
@@ -339,7 +340,7 @@ class Delivery:
             return
         if task.instance is not None:
             outcome.agent_id = task.instance.agent_id
-            if event is not TaskInput.SUCCEED and outcome.fault is not None and event is not TaskInput.REJECT:
+            if event is not SUCCEED and outcome.fault is not None and event is not REJECT:
                 self.stop_attempt(task, outcome.fault.reason, turn)
         elif task.history:
             outcome.agent_id = task.history[-1].agent_id
@@ -355,7 +356,7 @@ class Delivery:
         outcome.queued_ms = max(0, began - task.accepted_ms)
         outcome.ran_ms = max(0, turn.now_ms - began)
         outcome.ended_wall_ms = turn.wall_ms
-        emit(task, Kind.COMPLETE, outcome, turn)
+        emit(task, COMPLETE, outcome, turn)
         outcome.sequence = task.sequence
         self.touch(task)
         if not task.volatile:

@@ -36,8 +36,8 @@ class TaskState(IntEnum):
     DEAD_LETTERED = 9
 
 
-FIRST_TERMINAL = TaskState.SUCCEEDED
-"""States from here on never change."""
+PENDING, FIRST_TERMINAL = TaskState.PENDING, TaskState.SUCCEEDED
+"""States from `FIRST_TERMINAL` on never change."""
 
 
 class EffectKind(IntEnum):
@@ -212,7 +212,7 @@ class Task:
         """W3C traceparent of a sampled trace; empty if the trace is not recorded."""
         self.announce: tuple[tuple[str, str], ...] = ()  # (kind, lane) of each fact that its end is
         # Where it stands
-        self.state = TaskState.PENDING
+        self.state = PENDING
         self.accepted_ms = 0
         self.accepted_wall_ms = 0
         self.not_before_ms = 0

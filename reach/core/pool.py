@@ -12,6 +12,7 @@ from typing import Any
 from reach.core import events as ev
 from reach.core.admission import Admission
 from reach.core.assignment import Assignment
+from reach.core.at_hand import PENDING, SUCCEEDED
 from reach.core.backlog import Backlog
 from reach.core.circuit import Circuit, Circuits
 from reach.core.conditions import Conditions
@@ -24,7 +25,7 @@ from reach.core.handoff import Handoffs
 from reach.core.health import THRESHOLDS
 from reach.core.held import Held, HeldSlots
 from reach.core.leases import Leases
-from reach.core.model import FIRST_TERMINAL, Fault, Instance, Outcome, PoolKey, Task, TaskKey, TaskState
+from reach.core.model import FIRST_TERMINAL, Fault, Instance, Outcome, PoolKey, Task, TaskKey
 from reach.core.questions import Questions, over
 from reach.core.queue import WaitQueue
 from reach.core.retry import RetryBudget
@@ -184,7 +185,7 @@ class Pool:
     def _due(self, turn: Turn) -> None:
         for entry in self.wheel.due(turn.now_ms):
             if isinstance(entry, Task):
-                if entry.state is not TaskState.PENDING and turn.now_ms < self.judge_from_ms:
+                if entry.state is not PENDING and turn.now_ms < self.judge_from_ms:
                     self.wheel.arm(entry, self.judge_from_ms)
                 else:
                     self.deadlines.due(entry, turn)
@@ -235,7 +236,7 @@ class Pool:
         task = self._current(event, turn)
         if task is None:
             return None
-        if task.state >= FIRST_TERMINAL or task.state is TaskState.PENDING:
+        if task.state >= FIRST_TERMINAL or task.state is PENDING:
             self._refuse(event, over(event.task_id, event.attempt), turn)
             return None
         self.delivery.start(task, turn)
@@ -311,7 +312,7 @@ class Pool:
             self.conditions.moves(event.instance, turn)
         link = event.reply if event.reply is not None else event.instance.link
         answered = event.fault is None and event.released is None and event.waiting is None
-        if task.state >= FIRST_TERMINAL or (task.state is TaskState.PENDING and not answered):
+        if task.state >= FIRST_TERMINAL or (task.state is PENDING and not answered):
             self.late_outcomes += 1  # an attempt that we gave up can still succeed, but not fail once more
             if event.waiting is not None:  # nobody will answer it
                 self._refuse(event, over(event.task_id, event.attempt), turn)
@@ -336,7 +337,7 @@ class Pool:
             if task.log is not None and task.log.lacks_pieces_of(event.content):
                 emit(task, Kind.ATTEMPT_RESET, 0, turn)  # readers lack pieces that never came: the outcome has them all
                 task.log.fold_whole = False
-            outcome = Outcome(TaskState.SUCCEEDED, event.content, event.media_type, extra=event.extra)
+            outcome = Outcome(SUCCEEDED, event.content, event.media_type, extra=event.extra)
             self.delivery.succeed(task, outcome, turn)
         turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))
 

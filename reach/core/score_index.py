@@ -6,8 +6,9 @@ another: two XORs. The best candidates are found from the top of the highest ban
 
 from __future__ import annotations
 
+from reach.core.at_hand import LEAST_CONNECTIONS
 from reach.core.model import Instance
-from reach.core.policies import NEAR_TIE, Figures, Policy, Way, connections, parts
+from reach.core.policies import NEAR_TIE, Figures, Policy, connections, parts
 
 BUCKETS = 256
 BANDS = 10
@@ -51,7 +52,7 @@ class ScoreIndex:
 
     def score(self, instance: Instance) -> float:
         """The score now: the signals as they were folded in, and the exact load."""
-        if self.policy.way is Way.LEAST_CONNECTIONS:
+        if self.policy.way is LEAST_CONNECTIONS:
             return connections(instance)
         free = instance.max_concurrency - instance.inflight - instance.foreign
         bit = instance.bit
@@ -80,7 +81,7 @@ class ScoreIndex:
     def put(self, instance: Instance) -> None:
         """Moves a free instance to the bucket of its score."""
         bit = instance.bit
-        if self.policy.way is Way.LEAST_CONNECTIONS:
+        if self.policy.way is LEAST_CONNECTIONS:
             score = connections(instance)
         else:
             slots = instance.max_concurrency

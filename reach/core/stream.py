@@ -86,6 +86,8 @@ class Interest(IntEnum):
     """Of calls that wait, not in the contract: the acceptance, then the outcome."""
 
 
+_ACCEPTED, _STARTED, _COMPLETE = Kind.ACCEPTED, Kind.STARTED, Kind.COMPLETE  # see core/at_hand.py
+
 AT_END = (Interest.OUTCOME, Interest.ANSWER)
 """Those who hear of the end and of no event before."""
 
@@ -248,7 +250,7 @@ def emit(task: Task, kind: Kind, data: Any, turn: Turn) -> None:
     """Numbers an event and keeps it. Readers get it when the step ends (`flush`)."""
     if task.log is None:
         number = task.sequence + 1
-        if kind == Kind.ACCEPTED or (kind == Kind.STARTED and number == 2) or (kind == Kind.COMPLETE and number == 3):
+        if kind == _ACCEPTED or (kind == _STARTED and number == 2) or (kind == _COMPLETE and number == 3):
             task.sequence = number  # it follows from the task's fields
             return
         if kind == Kind.WAITING:

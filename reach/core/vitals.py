@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reach.core import health
+from reach.core.at_hand import HEALTHY
 from reach.core.conditions import clear, mark
 from reach.core.effects import Noted, Turn
 from reach.core.health import Sign
@@ -169,7 +170,7 @@ class Vitals:
     def prove(self, instance: Instance, turn: Turn) -> None:
         """Traffic is proof of life too (HLT-2, HLT-7)."""
         instance.beat_ms = turn.now_ms
-        if instance.health is not Health.HEALTHY:
+        if instance.health is not HEALTHY:
             self.proven(instance, "traffic", turn)
 
     def moved(self, instance: Instance, turn: Turn) -> None:

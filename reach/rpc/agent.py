@@ -201,8 +201,8 @@ class AttachStream:
             self._warm(link, instance, message.status)
 
     def _result(self, link: AttachLink, instance: Instance, message: attempt_pb2.AttemptResult) -> None:
-        tenant = read_key("result.key", message.key, link.tenant)[0]
-        self._post(link, read_result(instance, tenant, message, self.services.tasks.limits.payload))
+        key = read_key("result.key", message.key, link.tenant)
+        self._post(link, read_result(instance, key, message, self.services.tasks.limits.payload))
         if message.HasField("status"):
             self._warm(link, instance, message.status)
 

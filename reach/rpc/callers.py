@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 from agentreach.internal.v1 import peer_pb2
 from agentreach.v1 import dispatch_pb2, event_pb2
+from reach.core.at_hand import EVENTS, OUTCOME
 from reach.core.model import Fault, PoolKey, Task
 from reach.core.stream import Interest, Reader
 from reach.errors import InvalidRequest, ReachError, Reason
@@ -99,15 +100,15 @@ class CallerStream:
     def _submit(self, submit: dispatch_pb2.Submit) -> None:
         services, spec, interest = self._services, submit.task, submit.interest
         try:
-            task, selector = services.tasks.read(self._tenant, spec, services.clock.new_id)
-            if interest > Interest.EVENTS or interest < 0:
+            task, selector = services.streamed.read(self._tenant, spec, services.clock.new_id)
+            if interest > EVENTS or interest < 0:
                 raise invalid("submit.interest", f"has no value {interest}")
             if len(self._readers) >= OUTSTANDING:
                 raise services.too_many(OUTSTANDING)
         except ReachError as error:
             self.refuse(submit.reference, fault_of(error), spec.task_id)
             return
-        reader = Reader(self, submit.reference, interest or Interest.OUTCOME)
+        reader = Reader(self, submit.reference, interest or OUTCOME)
         if interest != dispatch_pb2.INTEREST_ACCEPTANCE:
             if task.task_id in self._readers:  # asked again: the latest reader is told, from the beginning
                 self._drop(task.task_id)
@@ -258,7 +259,7 @@ class CallerStream:
 
     def accepted(self, reader: Reader, task: Task, state: int, deduplicated: bool) -> None:
         """See `Sink`. Told unless the reader waits for the outcome only."""
-        if reader.interest == Interest.OUTCOME:
+        if reader.interest == OUTCOME:
             return
         said = {"reference": reader.reference, "task_id": task.task_id, "deduplicated": deduplicated, "state": state}
         self._say(acknowledgements=[said])

@@ -63,9 +63,9 @@ class ResultServicer(result_pb2_grpc.ResultServiceServicer):
         self, principal: Principal, reporter: result_pb2.Reporter, result: attempt_pb2.AttemptResult
     ) -> None:
         pool, instance = self._reporter(principal, reporter)
-        tenant = read_key("result.key", result.key, principal.tenant)[0]
+        key = read_key("result.key", result.key, principal.tenant)
         reply = Answer(principal.tenant)
-        self._reach.post(pool, read_result(instance, tenant, result, self._services.tasks.limits.payload, reply))
+        self._reach.post(pool, read_result(instance, key, result, self._services.tasks.limits.payload, reply))
         await reply.future
 
     async def ReportResultStream(self, request_iterator: Any, context: Any) -> result_pb2.ReportResultStreamResponse:

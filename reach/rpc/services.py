@@ -20,6 +20,7 @@ from reach.telemetry.tracing import Tracing, parse_traceparent
 from reach.transports.dialler import Dialler
 from reach.wire.batcher import FRAME_BYTES, Batcher
 from reach.wire.requests import PROTOCOL_VERSIONS, TaskReader
+from reach.wire.streamed import StreamedReader
 
 if TYPE_CHECKING:
     from reach.rpc.peers import Peers
@@ -57,6 +58,7 @@ class Services:
         self.standing = standing or NodeStanding(reach.host, reach)
         self.host = reach.host
         self.tasks = tasks
+        self.streamed = StreamedReader(tasks)
         self.tracing = tracing
         self.metrics = metrics
         self.clock: Clock = reach.host.clock

@@ -202,7 +202,8 @@ class Execution:
     def _result(self, instance: Instance, result: attempt_pb2.AttemptResult) -> None:
         if self._stopping:
             return  # its end frees the slot; what it came to is of no use
-        report = read_result(instance, self.tenant, result, self.link.payload_limit)
+        key = (self.tenant, result.key.task_id, result.key.attempt)
+        report = read_result(instance, key, result, self.link.payload_limit)
         self.over = True
         self.link.post(report)
         if result.HasField("status"):

@@ -333,10 +333,11 @@ def read_delta(message: attempt_pb2.AttemptDelta) -> Delta:
 
 
 def read_result(
-    instance: Instance, tenant: str, message: attempt_pb2.AttemptResult, limit: int, reply: Any = None
+    instance: Instance, key: tuple[str, str, int], message: attempt_pb2.AttemptResult, limit: int, reply: Any = None
 ) -> ev.Reported:
-    """The outcome of an attempt, as the agent says. An answer over the limit is a failure of its own."""
-    report = ev.Reported(instance, tenant, message.key.task_id, message.key.attempt, reply)
+    """The outcome of an attempt, as the agent says; `key` is its name. An answer over the limit is a failure of its
+    own."""
+    report = ev.Reported(instance, *key, reply)
     kind = message.WhichOneof("outcome")
     if kind == "output":
         report.media_type, report.content = content_of(message.output)
