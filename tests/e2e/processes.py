@@ -5,18 +5,20 @@ Only processes that were started here are ever signalled, each by its own id.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from reach.testing.server import LocalServer
 
@@ -26,21 +28,29 @@ PATIENCE = 30.0
 
 
 def free_port() -> int:
-    """A port below those that the system gives to connections, so that nobody takes it while its server is down."""
+    """A port below those that the system gives to connections, so that nobody takes it while its server is down; nor
+    does another process of tests, for each keeps a lock for each of its ports."""
+    locks = Path(tempfile.gettempdir()) / "agent-reach-test-ports"
+    locks.mkdir(exist_ok=True)
     for port in range(20_000 + os.getpid() % 5_000, 32_000, 7):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
+        if port in _given:
+            continue
+        lock = (locks / str(port)).open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            if port not in _given:
-                _given.add(port)
-                return port
+        except OSError:
+            lock.close()
+            continue
+        _given[port] = lock
+        return port
     raise RuntimeError("no port is free")
 
 
-_given: set[int] = set()
+_given: dict[int, IO[str]] = {}
+"""Ports, and the locks that are held as long as this process lives."""
 
 
 class Server(LocalServer):
