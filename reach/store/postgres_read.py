@@ -103,7 +103,8 @@ async def load(db: Connection, shards: list[int] | None) -> Loaded:
     """What is open in these shards; None: in all."""
     where = "" if shards is None else " where shard = any($1::int[])"
     values = [] if shards is None else [shards]
-    await db.execute("set local statement_timeout = 0")
+    # Who reads locks nothing; and between two statements all tasks become objects, which may take a while.
+    await db.execute("set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0")
     rows = [row for (row,) in await db.fetch(f"select row from open_task{where}", *values)]
     tasks = await read_tasks(db, rows)
     tasks.sort(key=lambda one: (one.task.accepted_wall_ms, one.task.row))

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
+from reach.store import postgres_read
 from reach.store.base import StoreBroken, StoreUnavailable
 from reach.store.migrations.postgres import NEWEST
 from reach.store.postgres import PostgresJournal
@@ -146,6 +147,22 @@ def test_a_statement_that_waits_too_long_is_told_and_sent_again(node, address):
     asyncio.run(held())
     assert first.commit(writes(tasks=[task(1)])) == []
     assert first.find("acme", "task-1") is not None
+
+
+def test_PRF_8_a_load_may_take_its_time_between_two_statements(node, monkeypatch):
+    """A transaction that does nothing for a second is ended by the server, and 100,000 tasks become objects in about
+    that: the node would have tried, and failed, again and again."""
+    one = node()
+    one.claim([1])
+    one.commit(writes(tasks=[task(1)]))
+    honest = postgres_read._whole
+
+    def slow(*values):
+        time.sleep(1.3)
+        return honest(*values)
+
+    monkeypatch.setattr(postgres_read, "_whole", slow)
+    assert [found.task.row for found in one.load_shards([1]).tasks] == [1]
 
 
 def test_the_same_id_at_once_on_two_nodes_is_one_task(node):
