@@ -15,6 +15,7 @@ from reach.store.base import SharedJournal
 from reach.store.memory_shared import MemoryNode, MemoryShared
 from reach.store.postgres import PostgresJournal
 from tests import postgres
+from tests.contracts.effort import EXAMPLES
 from tests.contracts.journal_rows import outcome, task, writes
 
 SHARDS = st.sets(st.integers(0, 3), min_size=1, max_size=3)
@@ -119,7 +120,7 @@ class Fences(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("kind", "examples"), [("memory", 150), ("postgres", 15)])
+@pytest.mark.parametrize(("kind", "examples"), [("memory", 60), ("postgres", 8)])
 def test_CLU_3_any_sequence_of_claims_and_commits(kind: str, examples: int) -> None:
     def machine() -> Fences:
         shared = MemoryShared()
@@ -135,7 +136,7 @@ def test_CLU_3_any_sequence_of_claims_and_commits(kind: str, examples: int) -> N
     run_state_machine_as_test(
         machine,  # type: ignore[arg-type]
         settings=settings(
-            max_examples=examples,
+            max_examples=examples * EXAMPLES,
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=list(HealthCheck),

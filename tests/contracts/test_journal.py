@@ -27,6 +27,7 @@ from reach.store.postgres import PostgresJournal
 from reach.store.sqlite import SqliteJournal
 from reach.store.sqlite_keys import KeyIndex
 from tests import postgres
+from tests.contracts.effort import EXAMPLES
 from tests.contracts.journal_model import ModelJournal
 from tests.contracts.journal_rows import (
     FAILED,
@@ -888,14 +889,14 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("kind", "examples"), [("memory", 60), ("sqlite", 40), ("sqlite, few hashes", 40), ("postgres", 12)]
+    ("kind", "examples"), [("memory", 25), ("sqlite", 16), ("sqlite, few hashes", 16), ("postgres", 6)]
 )
 def test_any_sequence_of_batches(kind, examples, tmp_path):
     numbers = count()
     run_state_machine_as_test(
         lambda: Machine(kind, tmp_path / str(next(numbers))),  # type: ignore[arg-type]
         settings=settings(
-            max_examples=examples,
+            max_examples=examples * EXAMPLES,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),
