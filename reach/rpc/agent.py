@@ -17,13 +17,14 @@ from reach.rpc.remote_links import RemoteLinks
 from reach.rpc.services import Services
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.faults import fault_of
-from reach.wire.agents import is_cut, read_key, read_registration, read_result, read_status
+from reach.wire.agents import read_key, read_registration, read_result
 from reach.wire.answers import fill_error
 from reach.wire.attempts import delta_came, progressed, taken_up
 from reach.wire.batcher import Batcher
 from reach.wire.encoding import sequence_field
 from reach.wire.requests import ID_BYTES, check_id, check_version, invalid
 from reach.wire.sessions import HANDOFF, SNAPSHOT_BYTES, read_snapshot
+from reach.wire.statuses import is_cut, read_status
 
 LINKS = 1_000
 """Instances on one stream."""

@@ -28,10 +28,11 @@ from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.faults import fault_of
 from reach.runtime.watching import Round, Watch
 from reach.wire.agent_rows import fill_agent
-from reach.wire.agents import is_cut, read_registration, read_status
+from reach.wire.agents import read_registration
 from reach.wire.answers import duration, fill_error
 from reach.wire.requests import ID_BYTES, TAGS, check_enum, check_id, check_ids, duration_ms, invalid
 from reach.wire.status import bounded_text
+from reach.wire.statuses import is_cut, read_status
 
 PAGE = 100
 """Instances on a page, unless another number is asked for, and in a message of a watch at most."""

@@ -21,7 +21,8 @@ from reach.errors import ErrorClass, ReachError, Reason, error_of
 from reach.runtime.reach_api import Reach
 from reach.transports.grpc_endpoint import DialledLink, Route
 from reach.transports.probing import CheckOutcome, ProbeChannel
-from reach.wire.agents import read_key, read_status
+from reach.wire.agents import read_key
+from reach.wire.statuses import read_status
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,10 @@ from reach.core import events as ev
 from reach.core.model import Fault, Instance
 from reach.core.stream import size_in_bytes
 from reach.errors import ErrorClass, InvalidRequest, ReachError, Reason
-from reach.wire.agents import read_result, read_status
+from reach.wire.agents import read_result
 from reach.wire.attempts import delta_came, progressed, taken_up
 from reach.wire.status import DETAILS_KEY, bounded_text, error_from_rpc
+from reach.wire.statuses import read_status
 
 if TYPE_CHECKING:
     from reach.transports.grpc_endpoint import DialledLink

@@ -99,7 +99,7 @@ def _set(field: Duration, milliseconds: int) -> None:
 
 
 def _fill_status(message: agent_pb2.AgentStatus, said: dict[str, Any]) -> None:
-    """What an instance reported of itself, as `wire.agents.read_status` keeps it."""
+    """What an instance reported of itself, as `wire.statuses.read_status` keeps it."""
     for name in _FIGURES:
         if name in said:
             setattr(message, name, said[name])

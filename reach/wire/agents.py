@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ from reach.core.dialogue import Ask
 from reach.core.documents import Document
 from reach.core.endpoint import Endpoint
 from reach.core.joining import Joining
-from reach.core.model import Availability, EffectKind, Fault, Instance, Profile
+from reach.core.model import EffectKind, Fault, Instance, Profile
 from reach.core.questions import PROMPT_BYTES
 from reach.core.stream import Delta, Mode, size_in_bytes
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
@@ -34,12 +34,12 @@ from reach.wire.requests import (
 from reach.wire.schemas import check_schema, schema_id
 from reach.wire.sessions import HANDOFF, read_names
 from reach.wire.status import bounded_text, error_from_proto
+from reach.wire.statuses import check_between, check_share, read_availability
 
 CAPABILITIES = 256
 EXAMPLES = 64
 REGISTRATION_BYTES = 256 << 10
 CHECKPOINT_BYTES = 256 << 10
-STATUS_BYTES = 2 << 10
 NOTE_BYTES = 1 << 10
 HANDLE_BYTES = 4 << 10
 FIGURES = 64
@@ -90,14 +90,14 @@ def read_registration(registration: agent_pb2.Registration, *, stored: bool = Fa
     joining.merge = merged
     for field, (least, most) in BOUNDS.items():
         if r.HasField(field):
-            setattr(joining, field, _between(f"registration.{field}", getattr(r, field), least, most))
+            setattr(joining, field, check_between(f"registration.{field}", getattr(r, field), least, most))
     if r.HasField("heartbeat_interval"):
         milliseconds = duration_ms("registration.heartbeat_interval", r.heartbeat_interval)
-        joining.heartbeat_ms = _between("registration.heartbeat_interval", milliseconds, 1_000, 60_000)
+        joining.heartbeat_ms = check_between("registration.heartbeat_interval", milliseconds, 1_000, 60_000)
     if r.HasField("ready"):
         joining.ready = r.ready
     if r.availability:
-        joining.availability = _availability("registration.availability", r.availability)
+        joining.availability = read_availability("registration.availability", r.availability)
     return r.agent_type, joining
 
 
@@ -151,7 +151,7 @@ def _read_profile(r: agent_pb2.Registration, stored: bool) -> Profile:
     documents = tuple(_read_capability(capability, stored) for capability in r.capabilities)
     for method in r.methods:
         if method.HasField("concurrency"):
-            _between("registration.methods.concurrency", method.concurrency, 1, 100_000)
+            check_between("registration.methods.concurrency", method.concurrency, 1, 100_000)
     check_ids("registration.features", r.features, TAGS)
     return Profile(
         r.agent_id,
@@ -184,11 +184,11 @@ def _read_capability(capability: agent_pb2.Capability, stored: bool) -> Document
     if capability.HasField("expected_latency"):
         latency_ms = duration_ms(f"{field}.expected_latency", capability.expected_latency)
     if capability.HasField("concurrency"):
-        _between(f"{field}.concurrency", capability.concurrency, 1, 100_000)
+        check_between(f"{field}.concurrency", capability.concurrency, 1, 100_000)
     if capability.HasField("cost_slots"):
-        _between(f"{field}.cost_slots", capability.cost_slots, 1, 1_000)
+        check_between(f"{field}.cost_slots", capability.cost_slots, 1, 1_000)
     if capability.HasField("success_rate"):
-        _share(f"{field}.success_rate", capability.success_rate)
+        check_share(f"{field}.success_rate", capability.success_rate)
     if len(capability.examples) > EXAMPLES:
         raise invalid(f"{field}.examples", f"has {len(capability.examples)} entries, at most {EXAMPLES} are allowed")
     schema = capability.parameter_schema
@@ -208,86 +208,6 @@ def _read_capability(capability: agent_pb2.Capability, stored: bool) -> Document
         tags, languages, takes, gives,
         latency_ms, int(capability.effects), capability.cost_slots,
     )  # fmt: skip
-
-
-def _availability(field: str, value: int) -> Availability:
-    return Availability(check_enum(field, value, Availability))
-
-
-def _share(field: str, value: float) -> float:
-    if not 0 <= value <= 1:  # not so for NaN either
-        raise invalid(field, f"must be 0 … 1, it is {value}")
-    return value
-
-
-def _between(field: str, value: int, least: int, most: int) -> int:
-    if not least <= value <= most:
-        raise invalid(field, f"must be {least} … {most}, it is {value}")
-    return value
-
-
-_AVAILABILITIES = {one.value: one for one in Availability}
-
-
-def _watermark(said: dict[str, Any], value: float) -> None:
-    said["memory_watermark"] = _share("status.memory_watermark", value)
-
-
-def _slots(said: dict[str, Any], value: int) -> None:
-    said["max_concurrency"] = _between("status.max_concurrency", value, 1, 100_000)
-
-
-def _says(said: dict[str, Any], value: int) -> None:
-    said["availability"] = _AVAILABILITIES.get(value) or _availability("status.availability", value)
-
-
-def _until(said: dict[str, Any], value: Any) -> None:
-    if "availability" in said:  # it comes after it
-        said["availability_ttl"] = duration_ms("status.availability_ttl", value)
-
-
-def _duration(name: str) -> Callable[[dict[str, Any], Any], None]:
-    field = f"status.{name}"
-
-    def read(said: dict[str, Any], value: Any) -> None:
-        said[name] = duration_ms(field, value)
-
-    return read
-
-
-def _methods(said: dict[str, Any], value: Any) -> None:
-    said["methods"] = {one.name: one.inflight for one in value}
-
-
-_READ_STATUS: dict[str, Callable[[dict[str, Any], Any], None]] = {
-    "memory_watermark": _watermark,
-    "max_concurrency": _slots,
-    "availability": _says,
-    "availability_ttl": _until,
-    "methods": _methods,
-    **{name: _duration(name) for name in ("last_task_duration", "last_completion_age", "longest_task", "loop_stalled")},
-}
-"""How a field of a status is read, where its value is not simply kept."""
-_STATUS = {field: (field.name, _READ_STATUS.get(field.name)) for field in agent_pb2.AgentStatus.DESCRIPTOR.fields}
-
-
-def read_status(status: agent_pb2.AgentStatus) -> dict[str, Any]:
-    """What a status says; absent fields are absent (REG-3). A status over 2 KiB loses its methods (`is_cut`)."""
-    said: dict[str, Any] = {}
-    for field, value in status.ListFields():  # only those that are there: a beat is read thousands of times a second
-        name, read = _STATUS[field]
-        if read is None:
-            said[name] = value
-        else:
-            read(said, value)
-    if "methods" in said and status.ByteSize() > STATUS_BYTES:
-        del said["methods"]
-    return said
-
-
-def is_cut(status: agent_pb2.AgentStatus, said: dict[str, Any]) -> bool:
-    """Whether `said`, read of a status, lacks what that says of methods, for it is over 2 KiB (HLT-2)."""
-    return "methods" not in said and bool(status.methods)
 
 
 def fault_from_proto(error: error_pb2.Error) -> Fault:
@@ -314,7 +234,7 @@ def read_progress(message: attempt_pb2.AttemptProgress) -> tuple[float | None, s
     if checkpoint is not None and len(checkpoint) > CHECKPOINT_BYTES:
         text = f"progress.checkpoint: has {len(checkpoint)} bytes, at most {CHECKPOINT_BYTES} are allowed"
         raise InvalidRequest(text, Reason.PAYLOAD_TOO_LARGE)
-    fraction = _share("progress.fraction", progress.fraction) if progress.HasField("fraction") else None
+    fraction = check_share("progress.fraction", progress.fraction) if progress.HasField("fraction") else None
     return fraction, bounded_text(progress.note, NOTE_BYTES) if progress.note else "", checkpoint
 
 

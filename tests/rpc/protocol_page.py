@@ -10,7 +10,7 @@ from reach.config.sections import Server
 from reach.core import questions, stream
 from reach.rpc import agent, callers, server
 from reach.rpc import services as rpc_services
-from reach.wire import agents, batcher, requests, status
+from reach.wire import agents, batcher, requests, status, statuses
 from reach.wire.status import TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def limits_table() -> str:
          f"{requests.LABELS} / {requests.TAGS} / {requests.ATTACHMENTS}", "`INVALID_FIELD`"),
         ("durations", f"0 … {days} days", "`INVALID_FIELD`"),
         ("registration", f"{_size(agents.REGISTRATION_BYTES)}, {agents.CAPABILITIES} capabilities", "`INVALID_FIELD`"),
-        ("status of a beat", _size(agents.STATUS_BYTES), "figures per handler are left out"),
+        ("status of a beat", _size(statuses.STATUS_BYTES), "figures per handler are left out"),
         ("checkpoint", _size(agents.CHECKPOINT_BYTES), "`PAYLOAD_TOO_LARGE`"),
         ("question of an agent", _size(questions.PROMPT_BYTES), "`PAYLOAD_TOO_LARGE`"),
         ("an answer to one / all of a task", f"{_size(questions.INPUT_BYTES)} / {_size(questions.INPUTS_BYTES)}",

@@ -5,7 +5,7 @@ import pytest
 from agentreach.v1 import agent_pb2
 from reach.core.model import Availability
 from reach.errors import InvalidRequest
-from reach.wire.agents import STATUS_BYTES, is_cut, read_status
+from reach.wire.statuses import STATUS_BYTES, is_cut, read_status
 
 FIELDS = agent_pb2.AgentStatus.DESCRIPTOR.fields
 
