@@ -140,11 +140,20 @@ class Retention:
         await self._until_none(lambda: self._purge(before, dead_letters=True))
         drop = partial(journal.drop_facts, self._failed, before, MOST_ROWS)
         await self._until_none(lambda: self._tending.do(drop))
-        self.dead_letters = await self._tending.do(journal.dead_letters)
-        while (too_many := self.dead_letters - keep.dead_letters) > 0:
-            self.dead_letters -= await self._purge(END_OF_TIME, dead_letters=True, most=too_many)
-            await asyncio.sleep(PAUSE_SECONDS)
+        await self._purge_too_many()
         await self._shrink()
+
+    async def _purge_too_many(self) -> None:
+        """Counted anew after each batch, for operators remove dead letters too."""
+        before = 0
+        while True:
+            self.dead_letters = await self._tending.do(self._journal.dead_letters)
+            too_many = self.dead_letters - self._keep.dead_letters
+            if too_many <= 0 or too_many == before:
+                return
+            before = too_many
+            await self._purge(END_OF_TIME, dead_letters=True, most=too_many)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _until_none(self, remove: Callable[[], Awaitable[int]]) -> None:
         while await remove():  # noqa: ASYNC110 - there is more

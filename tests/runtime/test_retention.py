@@ -67,6 +67,23 @@ async def test_DLV_10_no_more_than_so_many_dead_letters() -> None:
     assert await kept(journal, Keep(dead_letters=2)) == [3, 4, 5, 6]
 
 
+async def test_DLV_10_dead_letters_that_an_operator_removes_meanwhile_are_not_waited_for() -> None:
+    """It would have asked the journal for ever, and removed nothing more."""
+
+    class Raced(MemoryJournal):
+        def purge(self, ended_before_ms: int, limit: int, **rest: Any) -> int:
+            if ended_before_ms == module.END_OF_TIME:
+                self.remove([1, 2, 3])
+            return super().purge(ended_before_ms, limit, **rest)
+
+    journal = Raced()
+    rows = range(1, 4)
+    ends = [outcome(row, DEAD, ended_wall_ms=NOW) for row in rows]
+    journal.commit(writes(tasks=[task(row) for row in rows], outcomes=ends))
+    async with asyncio.timeout(2):
+        assert await kept(journal, Keep(dead_letters=1)) == []
+
+
 async def test_DLV_12_beyond_its_size_the_oldest_results_go_then_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHRINK_ROWS", 1)
     ends = [(DEAD, 9), (5, 8), (5, 7), (DEAD, 6), (5, 5)]
