@@ -132,6 +132,7 @@ class Page:
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("page", PAGES)
 def test_every_example_runs(page: str, server: LocalServer, tmp_path: Path) -> None:
     running = Page(server, tmp_path)
