@@ -173,12 +173,13 @@ class Task:
 
     __slots__ = (
         "accepted_ms", "accepted_wall_ms", "announce", "attempt", "attempt_sequence", "avoided", "checkpoint", "cost",
-        "decision", "dialogue", "effect_granted", "effects", "fairness_key", "history", "instance", "instance_id",
-        "key", "lease_until_ms", "log", "not_before_ms", "offered_ms", "outcome", "paced", "parent_task_id",
-        "pending_reason", "pin_until_ms", "policy", "pool", "priority", "progressed_ms", "requirement", "reserved",
-        "retries", "retry", "root_task_id", "row", "schedule_to_close_ms", "schedule_to_start_ms", "sequence",
-        "session", "session_ttl_ms", "silence_ms", "size", "spec", "start_delay_ms", "start_to_close_ms", "started_ms",
-        "state", "task_id", "tenant", "timer_slot", "trace", "transfers", "volatile", "waiters",
+        "decision", "dialogue", "effect_granted", "effects", "fairness_key", "history", "hop", "instance",
+        "instance_id", "key", "lease_until_ms", "log", "not_before_ms", "offered_ms", "outcome", "paced",
+        "parent_task_id", "pending_reason", "pin_until_ms", "policy", "pool", "priority", "progressed_ms",
+        "requirement", "reserved", "retries", "retry", "root_task_id", "row", "schedule_to_close_ms",
+        "schedule_to_start_ms", "sequence", "session", "session_ttl_ms", "silence_ms", "size", "spec", "start_delay_ms",
+        "start_to_close_ms", "started_ms", "state", "task_id", "tenant", "timer_slot", "trace", "transfers", "volatile",
+        "waiters",
     )  # fmt: skip
 
     def __init__(self, tenant: str, task_id: str, spec: bytes, requirement: Requirement) -> None:
@@ -188,7 +189,7 @@ class Task:
         self.spec = spec
         self.size = len(spec)
         self.requirement = requirement
-        self.row = 0
+        self.row = self.hop = 0  # `hop`: how often it went to another shard
         self.pool: Any = None
         # What was asked
         self.priority = 3

@@ -103,7 +103,7 @@ def restore_task(
     task.accepted_ms = turn.now_ms - age
     if questions:
         task.dialogue = dialogue_of(pool, questions, inputs, turn)
-    resume_after_load(task)
+    resume_after_load(task, turn)
     begun = {row.number: row for row in attempts}
     failed: dict[int, FailureRow] = {row.number: row for row in failures}
     for number, failure in sorted(failed.items()):
@@ -148,7 +148,7 @@ def restore_waiting(pool: Pool, tasks: Sequence[Task], turn: Turn) -> None:
     for task in rest:
         known[task.key] = task
         task.pool = pool
-        resume_after_load(task)
+        resume_after_load(task, turn)
         age = wall - task.accepted_wall_ms
         limit, to_start = task.schedule_to_close_ms, task.schedule_to_start_ms
         if to_start is not None and (limit is None or to_start < limit):

@@ -246,6 +246,8 @@ class MoveRow(NamedTuple):
     agent_type: str
     hop: int
     """1 for the first move, and grows with each one."""
+    sequence: int
+    """Of its last event (see `stream.told_of`): numbering goes on behind it if only the first block was reserved."""
 
 
 ROW_BYTES: Final = 200

@@ -264,12 +264,23 @@ def emit(task: Task, kind: Kind, data: Any, turn: Turn) -> None:
     task.log.append((task.sequence, task.attempt, turn.wall_ms, kind, data), size_of(kind, data), turn.now_ms)
 
 
-def resume_after_load(task: Task) -> None:
+def resume_after_load(task: Task, turn: Turn) -> None:
     """Numbering goes on behind the reserve, so that no sequence ever repeats; the first event says so (`log_of`).
 
     The next block is reserved with the next event: until then there is nothing that another owner could number anew.
+    Of a task that came from another shard before anything but its acceptance was told, nothing is lost.
     """
-    task.sequence = task.reserved + 1
+    if task.reserved == 1:
+        task.sequence, task.reserved = 1, RESERVE
+        turn.writes.reserves.append(ReserveRow(task.row, task.pool.shard, task.reserved))
+    else:
+        task.sequence = task.reserved + 1
+
+
+def told_of(task: Task) -> int:
+    """What another shard is told of the numbering of a task that goes there: 1, or where the events begin that do not
+    follow from a task's fields."""
+    return 1 if task.sequence <= 1 else max(task.sequence, 3)
 
 
 def flush(task: Task, turn: Turn) -> None:

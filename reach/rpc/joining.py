@@ -7,6 +7,7 @@ from reach.rpc.interceptors import Interceptor
 from reach.rpc.peer_secret import PeerSecret
 from reach.rpc.peers import Peers
 from reach.rpc.proxy import Proxy
+from reach.rpc.result import ResultServicer
 from reach.rpc.services import Services
 from reach.runtime.elsewhere import Whereabouts
 from reach.runtime.ownership import Owners
@@ -36,7 +37,8 @@ def join(
     reach.host.owners = owners
     reach.host.homeward.far = FarHomes(peers, reach.host)
     reach.abroad = Whereabouts(reach.host, owners, peers.has)
-    interceptor.proxy = Proxy(peers)
+    interceptor.proxy = Proxy(peers, ResultServicer(services).StreamResult)
+    reach.host.departures.tell = peers.came
     level_1 = reach.host.level_1
     level_1.rooms = peers.rooms
     owners.watch(lambda _: level_1.moved())

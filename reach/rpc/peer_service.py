@@ -110,5 +110,8 @@ class PeerServicer(peer_pb2_grpc.PeerServiceServicer):
     async def Locate(self, request: peer_pb2.LocateRequest, context: Any) -> peer_pb2.LocateResponse:
         """See the contract."""
         self._check(context)
-        task = self._services.host.tasks.get((request.tenant, request.task_id))
+        host = self._services.host
+        task = host.tasks.get((request.tenant, request.task_id))
+        if request.came and task is None:
+            host.departures.look()
         return peer_pb2.LocateResponse(here=task is not None)

@@ -12,9 +12,11 @@ from weakref import WeakSet
 import grpc
 
 from agentreach.internal.v1 import peer_pb2, peer_pb2_grpc
+from agentreach.v1 import dispatch_pb2, task_pb2
 from reach.errors import ReachError, Reason, ResourceExhausted
 from reach.rpc.peer_messages import Unreachable, identity_of, pool_key, pool_name, unavailable
 from reach.rpc.peer_secret import KEY, PeerSecret
+from reach.rpc.principal import Principal
 from reach.rpc.tunnel import UNREAD_BYTES, Tunnel
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.ownership import NOBODY, Owners, Peer
@@ -23,9 +25,9 @@ from reach.wire.peer_frames import summary_item
 from reach.wire.status import error_from_rpc
 
 if TYPE_CHECKING:
+    from reach.core.model import Task
     from reach.rpc.branches import Branches
     from reach.rpc.link_end import LinkEnd
-    from reach.rpc.principal import Principal
     from reach.rpc.services import Services
 
 log = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ TELL_SECONDS: Final = 0.4
 """How often nodes tell each other of the room in their pools: what one knows is at most a second old (CLU-5)."""
 BRING_SECONDS: Final = 10.0
 """How long a short call may take that is a part of another one."""
+DISPATCH: Final = "/agentreach.v1.DispatchService/Dispatch"
 LOCATE_SECONDS: Final = 1.0
 """How long a node may take to say whether it has a task."""
 CHANNEL: Final = (
@@ -267,6 +270,25 @@ class Peers:
         except grpc.aio.AioRpcError as failure:
             raise OSError(str(self.failed(connection, failure))) from None
         return bool(answer.here)
+
+    def came(self, where: Elsewhere, task: Task) -> None:
+        """Has a node look for a task that has just come to one of its shards; brings it one that has no row."""
+        telling = asyncio.create_task(self._came(where, task), name="task-came")
+        self._running.add(telling)
+        telling.add_done_callback(self._running.discard)
+
+    async def _came(self, where: Elsewhere, task: Task) -> None:
+        try:
+            if task.volatile:
+                asked = dispatch_pb2.DispatchRequest(task=task_pb2.TaskSpec.FromString(task.spec))
+                await self.bring(where, DISPATCH, asked, Principal(task.tenant, "", frozenset({"caller"})))
+            else:
+                connection = self.connection(where.peer)
+                request = peer_pb2.LocateRequest(tenant=task.tenant, task_id=task.task_id, came=True)
+                await connection.stub.Locate(request, metadata=self.proof(where.peer), timeout=LOCATE_SECONDS)
+        except (ReachError, Unreachable, grpc.aio.AioRpcError) as failure:
+            if task.volatile:
+                log.warning("a volatile task that nobody waits for was lost on its way to another node: %s", failure)
 
     def failed(self, connection: Connection, failure: grpc.aio.AioRpcError) -> Exception:
         """What a call to another node failed with: its answer, or that there is none."""

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from agentreach.internal.v1 import peer_pb2
+from agentreach.v1 import result_pb2
 from reach.core.model import PoolKey
 from reach.errors import InvalidRequest, Reason, Unavailable
 from reach.rpc.merging import merged_agents, merged_drains
@@ -37,6 +38,10 @@ MERGED: Final[Mapping[str, tuple[Callable[[Any], bool], Callable[[Any, list[byte
     "/agentreach.v1.RegistryService/Drain": (lambda request: not request.instance_id, merged_drains),
 }
 """Calls that each node answers for its part: whether a request is one, and what makes one answer of several."""
+
+STREAM_RESULT: Final = "/agentreach.v1.ResultService/StreamResult"
+EVENTS: Final = frozenset({STREAM_RESULT, "/agentreach.v1.DispatchService/Run"})
+"""Streams of the events of one task: their frames are the same on the wire."""
 
 _placed: Final[ContextVar[PoolKey | None]] = ContextVar("reach_placed", default=None)
 placed: Final = _placed.get
@@ -79,10 +84,16 @@ class _Turns:
 
 
 class Proxy:
-    """Wraps the behaviour of methods so that what is not at home here is done where it is."""
+    """Wraps the behaviour of methods so that what is not at home here is done where it is.
 
-    def __init__(self, peers: Peers) -> None:
+    Args:
+        peers: The other nodes.
+        stream_result: The behaviour of StreamResult on this node.
+    """
+
+    def __init__(self, peers: Peers, stream_result: Callable[..., Any]) -> None:
         self._peers = peers
+        self._stream_result = stream_result
 
     def unary(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
         """For methods with one request and one response. What changes hands while it waits is asked for again."""
@@ -96,6 +107,10 @@ class Proxy:
                         return await behaviour(request, context)
                 except Elsewhere as found:
                     where = found
+                except InvalidRequest as error:
+                    if error.reason is not Reason.AGENT_NOT_FOUND:
+                        raise
+                    return await self._who_knows(method, request, context, error)
                 except Unavailable as error:
                     if error.reason is not Reason.OWNER_UNAVAILABLE:
                         raise
@@ -115,6 +130,24 @@ class Proxy:
                 await turns.next(failure)
 
         return self._everywhere(method, behaviour, anywhere) if method in MERGED else anywhere
+
+    async def _who_knows(self, method: str, request: Any, context: Any, unknown: InvalidRequest) -> Any:
+        """About an instance that this node does not know: the others may, for they hear of each other's a moment
+        late."""
+        lacking: Exception | None = None
+        for peer in self._peers.owners.others():
+            try:
+                async with aclosing(self._ask(method, request, context, Elsewhere(peer))) as answers:
+                    async for answer in answers:
+                        return answer
+            except InvalidRequest as error:
+                if error.reason is not Reason.AGENT_NOT_FOUND:
+                    raise
+            except (Elsewhere, Unreachable) as failure:
+                lacking = failure
+        if lacking is not None:
+            raise unavailable(str(lacking)) from None
+        raise unknown
 
     def _everywhere(
         self, method: str, behaviour: Callable[..., Any], anywhere: Callable[..., Any]
@@ -155,40 +188,47 @@ class Proxy:
         return everywhere
 
     def streaming(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
-        """For methods with one request and many responses."""
+        """For methods with one request and many responses. A stream of events whose task changes hands goes on behind
+        what it has said; any other one breaks."""
 
         async def anywhere(request: Any, context: Any) -> AsyncIterator[Any]:
-            turns: _Turns | None = None
-            pool: PoolKey | None = None
-            began = False
+            turns, pool = _Turns(context), None
+            said: Any = None
+            name, act, where = method, behaviour, None
+            responses: AsyncGenerator[Any, None]
             while True:
+                responses = act(request, context) if where is None else self._ask(name, request, context, where)
                 try:
                     with placed_in(pool):  # the steps of a generator run in the context of whoever asks for them
-                        first = behaviour(request, context)
-                        async with aclosing(first) as responses:
-                            async for response in responses:
-                                began = True
-                                yield response
-                    return
-                except Elsewhere as found:
-                    where = found
-                if began:
-                    raise unavailable("it is changing hands")
-                turns = turns or _Turns(context)
-                try:
-                    async with aclosing(self._ask(method, request, context, where)) as answers:
-                        async for answer in answers:
-                            began = True
-                            yield answer
+                        async with aclosing(responses):
+                            async for said in responses:
+                                own = act is behaviour or isinstance(said, bytes)
+                                yield said if own else said.SerializeToString()
                     return
                 except (Elsewhere, Unreachable) as failed:
                     failure = failed
-                if began:
-                    raise unavailable(str(failure))
-                pool = failure.pool if isinstance(failure, Elsewhere) else None
+                except Unavailable as error:
+                    if error.reason is not Reason.OWNER_UNAVAILABLE:
+                        raise
+                    failure = Unreachable(error.message)
+                if said is not None:
+                    request = self._rest(method, said, failure)
+                    name, act, said, turns = STREAM_RESULT, self._stream_result, None, _Turns(context)
+                if where is None and isinstance(failure, Elsewhere):
+                    where = failure
+                    continue
+                where, pool = None, failure.pool if isinstance(failure, Elsewhere) else None
                 await turns.next(failure)
 
         return anywhere
+
+    def _rest(self, method: str, said: Any, failure: Exception) -> result_pb2.StreamResultRequest:
+        """What asks for the events behind a frame. Raises Unavailable for what cannot be taken up again."""
+        if method not in EVENTS:
+            raise unavailable(str(failure)) from None
+        frame = result_pb2.StreamResultResponse.FromString(said) if isinstance(said, bytes) else said
+        last = frame.events[-1]
+        return result_pb2.StreamResultRequest(task_id=last.task_id, after_sequence=last.sequence)
 
     def _ask(self, method: str, request: Any, context: Any, where: Elsewhere) -> AsyncGenerator[bytes, None]:
         trace = current_trace()

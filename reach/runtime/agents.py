@@ -132,6 +132,8 @@ def moved(asked: Any) -> None:
     """An event, or an effect, of a pool that is another node's by now: tells whoever waits for an answer to it. What
     came by a link is answered by nobody: the agent opens another one, and says again what it runs."""
     waiting: Any = getattr(asked, "reply", None) or getattr(asked, "reader", None)
+    for reader in getattr(asked, "readers", ()):
+        let_go(reader)
     if isinstance(waiting, Reader):
         let_go(waiting)
     elif hasattr(waiting, "refused"):

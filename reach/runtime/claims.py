@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
+from reach.runtime.departures import ARRIVALS
 from reach.runtime.host import Host
 from reach.runtime.loading import turns_of
-from reach.runtime.moving import leave, take
+from reach.runtime.moving import add, leave, take
 from reach.runtime.retention import Tending
 from reach.runtime.sessions import Ended
 from reach.store.base import Loaded, SharedJournal, StoreError
@@ -58,7 +59,10 @@ class Claims:
         self.may_claim: Callable[[], bool] = lambda: True
         """Whether the wish can be trusted. Who does not surely belong to the cluster keeps what it has, and would only
         take away, time and again, what others were given meanwhile."""
+        self._brought: list[int] = []
+        """Rows of tasks that had come when it was looked last."""
         host.by_shard = True
+        host.departures.look = self._stirred.set
         host.committer.doubt = self.is_in_doubt
         host.committer.on_lost = self._lost
 
@@ -90,6 +94,7 @@ class Claims:
             try:
                 await self._confirm()
                 await self._follow()
+                await self._bring()
             except StoreError as error:
                 now_ms = self._clock.now_ms()
                 if now_ms - self._logged_ms > LOG_EVERY_MS:
@@ -108,6 +113,16 @@ class Claims:
         self._confirmed_ms = asked_ms  # what held when it was asked may hold no more when it is answered
         if not self.is_in_doubt():
             self._host.committer.sure()
+
+    async def _bring(self) -> None:
+        """Goes on with tasks that others have sent to shards of this node."""
+        found = await self._tending.do(partial(self._journal.arrived, self._brought, ARRIVALS))
+        departures = self._host.departures
+        new, self._brought = departures.came(found)
+        add(self._host, new)
+        departures.looked()
+        if len(found) == ARRIVALS:
+            self._stirred.set()
 
     async def _follow(self) -> None:
         wished = self._wished

@@ -15,9 +15,9 @@ from reach.core.dialogue import Input
 from reach.core.effects import AskJournal
 from reach.core.model import Fault, PoolKey
 from reach.core.placement import shard_of
-from reach.core.stream import Reader
+from reach.core.stream import Interest, Reader
 from reach.errors import ErrorClass, Reason, Unavailable
-from reach.runtime.ownership import Owners, Peer
+from reach.runtime.ownership import NOBODY, Owners, Peer
 
 if TYPE_CHECKING:
     from reach.runtime.host import Host
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+EVENTS_HELD_MS: Final = 60_000
+"""How long after its end the events of a task may be in the memory of its owner."""
 SEARCHES: Final = 1_000
 """Tasks that are looked for on other nodes at the same time."""
 
@@ -70,8 +72,22 @@ class Whereabouts:
         """Whether this node owns a pool."""
         return self.owners.node_of(shard_of(pool)) is None
 
-    def find(self, tenant: str, task_id: str, then: Answer) -> None:
-        """Where a task is that is not in the memory of this node. What has ended, any node can tell of."""
+    def find(
+        self,
+        tenant: str,
+        task_id: str,
+        then: Answer,
+        place: Callable[[StoredTask], Elsewhere | None] | None = None,
+    ) -> None:
+        """Where a task is that is not in the memory of this node. What has ended, any node can tell of.
+
+        Args:
+            tenant: Of the task.
+            task_id: Which.
+            then: Hears it.
+            place: Says where a stored task is; None: where it goes on.
+        """
+        place = place or self.owner_of
 
         def told(found: StoredTask | Fault | None) -> None:
             if found is None:
@@ -79,7 +95,7 @@ class Whereabouts:
             elif isinstance(found, Fault):
                 then(found)
             else:
-                then(self.owner_of(found))
+                then(place(found))
 
         self._host.past.look_up(tenant, task_id, told)
 
@@ -118,7 +134,18 @@ class Whereabouts:
             else:
                 self._host.past.answer(reader, tenant, task_id, None)
 
-        self.find(tenant, task_id, told)
+        self.find(tenant, task_id, told, self._holder_of if reader.interest == Interest.EVENTS else None)
+
+    def _holder_of(self, stored: StoredTask) -> Elsewhere | None:
+        """Where the events of a task are: also of one that has just ended, of which the journal has only the last."""
+        row, outcome = stored.task, stored.outcome
+        peer = self.owners.node_of(row.shard)
+        old = outcome is not None and outcome.ended_wall_ms < self._host.clock.wall_ms() - EVENTS_HELD_MS
+        return (
+            Elsewhere(peer, PoolKey(row.pool_tenant, row.agent_type))
+            if peer not in (None, NOBODY) and not old
+            else None
+        )
 
     async def check_task(self, tenant: str, task_id: str, stored: StoredTask | None) -> None:
         """Raises Elsewhere for a task that is not in memory and goes on elsewhere, given its row."""

@@ -12,16 +12,16 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 from reach.core import effects as fx
-from reach.core.directory import UNRESOLVED, Directory
+from reach.core.directory import Directory
 from reach.core.events import Joined
 from reach.core.model import PoolKey
 from reach.core.pool import STALLED_MS, Pool
 from reach.core.row_numbers import RowNumbers
 from reach.core.session import TURN
-from reach.core.sifting import ANYBODY
 from reach.runtime.agents import moved
 from reach.runtime.clock import Clock
 from reach.runtime.committer import Committer
+from reach.runtime.departures import Departures
 from reach.runtime.homeward import BOUNDS, Homeward
 from reach.runtime.level_1 import LevelOne
 from reach.runtime.notes import Notes
@@ -44,9 +44,6 @@ log = logging.getLogger(__name__)
 
 TICK_MS = 250
 """How often we look whether time went by without us."""
-LOOK_AGAIN_S = 0.25
-"""How long tasks that wait in vain in a pool may have to wait for a look at the others, so that many that register are
-one reason to look."""
 
 
 class Host(Pools):
@@ -68,8 +65,8 @@ class Host(Pools):
         self._scheduled = False
         self.by_shard = False
         """Each shard has turns of its own, so that one can be given up without the others (`moving.py`)."""
-        self._resettling = Resettling(self)
-        self._looking: asyncio.TimerHandle | None = None
+        self.resettling = Resettling(self)
+        self.departures = Departures(self)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._ticked_ms = clock.now_ms()
@@ -183,28 +180,13 @@ class Host(Pools):
         pool = self.pool(key)
         event.joining.profile = self.directory.add(key, event.joining.instance_id, event.joining.profile)
         self.post(pool, event)
-        allowed = event.joining.profile.allowed_tenants
-        tenants = None if ANYBODY in allowed else frozenset((key.tenant, *allowed))
-        homeless = self.of_type(UNRESOLVED)
-        self._resettling.look(one for one in homeless if tenants is None or one.key.tenant in tenants)
-        self.look_again_soon()
+        self.resettling.heard_of(key, event.joining.profile)
         return pool
 
     def forget(self, pool: Pool) -> None:
         """See Pools; also where it was seen as one of several."""
         super().forget(pool)
         self.level_1.forget(pool.key)
-
-    def look_again_soon(self) -> None:
-        """Somebody waits in vain, or somebody came: they may find each other."""
-        if self._looking is None:
-            self._looking = self._loop.call_later(LOOK_AGAIN_S, self._look_again)
-
-    def _look_again(self) -> None:
-        """Some may wait where nobody could ever take them, while somebody could elsewhere, or under the rules of today:
-        their agent has left its pool, is of another tenant, or is called otherwise now."""
-        self._looking = None
-        self._resettling.look(self.pools())
 
     # -- loading and reading ------------------------------------------------------------------------------------------
 
@@ -256,9 +238,7 @@ class Host(Pools):
         """Ends the writer and the timers. Links and callers must be gone by now."""
         self._ticker.cancel()
         self.trees.stop()
-        if self._looking is not None:
-            self._looking.cancel()
-        self._resettling.stop()
+        self.resettling.stop()
         self.sessions.stop()
         self.outbox.stop()
         await self.wakes.stop()

@@ -99,7 +99,7 @@ class LevelOne:
             return pool
         if not homeless and pool.tenant != task.tenant and not task.requirement.tenant:
             task.requirement = task.requirement._replace(tenant=task.tenant)
-        return placed if homeless else pool
+        return placed if homeless and not self._host.by_shard else pool
 
     def _follow(self, route: Route, task: Task, selector: Selector) -> None:
         """What a route says, where the request does not."""

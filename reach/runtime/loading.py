@@ -117,6 +117,7 @@ class _Return:
         row = stored.task
         task, selector = host.codec.restored(sys.intern(row.tenant), row.spec)
         task.row, task.accepted_wall_ms, task.reserved = row.row, row.accepted_wall_ms, stored.reserved
+        task.hop = stored.hop
         task.effect_granted, task.checkpoint = stored.effect_granted, stored.checkpoint
         key = host.level_1.restore(task, selector, PoolKey(row.pool_tenant, row.agent_type))
         if task.root_task_id:

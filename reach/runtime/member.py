@@ -227,7 +227,7 @@ class Member:
                 directory.remove(before, key.instance_id)
             if record is not None and pool is not None and self._owners[shard_of(pool)] is not None:
                 joining = self._host.codec.joining_of(record.registration, record.boot_id)
-                directory.add(pool, key.instance_id, joining.profile)
+                self._host.resettling.heard_of(pool, directory.add(pool, key.instance_id, joining.profile))
 
 
 def written(instance: Instance) -> bytes:

@@ -15,9 +15,10 @@ from reach.core.model import FIRST_TERMINAL, PoolKey, Task
 from reach.core.placement import shard_of
 from reach.core.pool import Pool
 from reach.runtime.agents import let_go, moved
+from reach.runtime.departures import readers_of
 from reach.runtime.loading import bring
 from reach.runtime.sessions import Ended
-from reach.store.base import Loaded
+from reach.store.base import Loaded, StoredTask
 
 if TYPE_CHECKING:
     from reach.runtime.host import Host
@@ -38,8 +39,18 @@ def take(host: Host, shards: Collection[int], loaded: Loaded, turns: Sequence[En
     host.committer.submit(turn)
     host.arm_all()
     host.outbox.look_again()
+    host.resettling.look_again_soon()
     host.on_taken()
     return count
+
+
+def add(host: Host, tasks: list[StoredTask]) -> None:
+    """Brings in tasks that came to shards that are here."""
+    if tasks:
+        turn = Turn(host.clock.now_ms(), host.clock.wall_ms())
+        bring(host, Loaded(tasks, [], [], 0, 0, []), (), turn)
+        host.committer.submit(turn)
+        host.arm_all()
 
 
 def leave(host: Host, shards: Collection[int]) -> None:
@@ -63,8 +74,7 @@ def leave(host: Host, shards: Collection[int]) -> None:
 
 def _leave_task(host: Host, task: Task) -> None:
     del host.tasks[task.key]
-    readers = [*(task.waiters or ()), *(task.log.readers if task.log is not None else ())]
-    for reader in readers:
+    for reader in readers_of(task):
         let_go(reader)
     if task.root_task_id and task.state < FIRST_TERMINAL:
         host.trees.left(task)

@@ -108,10 +108,10 @@ class Past:
             question.reply.refused(not_found(question.task_id))
         elif found.outcome is None:
             where = self._elsewhere(found)
-            if where is None:
-                question.reply.refused(moving(question.task_id))
-            else:
+            if where is not None:
                 question.reply.elsewhere(where)
+            else:
+                self._look_for(found, lambda _: question.reply.refused(moving(question.task_id)))
         else:
             question.reply.done(self.task_of(found))
 
@@ -170,12 +170,25 @@ class Past:
             sink.refused(reader, fault)
         elif found.outcome is None:
             where = self._elsewhere(found)
-            if where is None:
-                sink.refused(reader, moving(task_id))
-            else:  # its row has a home on another node, whatever this one thought
+            if where is not None:  # its row has a home on another node, whatever this one thought
                 sink.elsewhere(reader, task_id, spec or b"", where)
+            else:
+                self._look_for(found, lambda task: self._read_on(reader, task_id, task, submitted=spec is not None))
         else:
             self._tell_ended(reader, self.task_of(found), spec is not None)
+
+    def _look_for(self, found: StoredTask, then: Callable[[Task | None], None]) -> None:
+        """An open task of this node that was not in memory: it may have come just now."""
+        if self._host.by_shard:
+            self._host.departures.look_for(found, then)
+        else:
+            then(None)
+
+    def _read_on(self, reader: Reader, task_id: str, task: Task | None, *, submitted: bool) -> None:
+        if task is None:
+            reader.sink.refused(reader, moving(task_id))
+        else:
+            self._host.departures.read(task, reader, submitted=submitted)
 
     def _elsewhere(self, found: StoredTask) -> Elsewhere | None:
         """The other node that has an open task."""

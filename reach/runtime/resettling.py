@@ -13,16 +13,22 @@ from typing import TYPE_CHECKING
 
 from reach.core.directory import UNRESOLVED
 from reach.core.events import Arrived, Refuted, Respecified
-from reach.core.model import Fault, PoolKey, Requirement, Task
+from reach.core.model import Fault, PoolKey, Profile, Requirement, Task
+from reach.core.placement import shard_of
 from reach.core.pool import Pool
 from reach.core.resolving import Selector
+from reach.core.sifting import ANYBODY
 from reach.errors import ReachError
+from reach.runtime.ownership import NOBODY
 
 if TYPE_CHECKING:
     from reach.runtime.host import Host
 
 log = logging.getLogger(__name__)
 
+LOOK_AGAIN_S = 0.25
+"""How long tasks that wait in vain in a pool may have to wait for a look at the others, so that many that register are
+one reason to look."""
 MOST_TASKS = 100
 """Tasks that are looked at in one turn of the loop: two milliseconds."""
 MOST_PASSED = 2_000
@@ -43,7 +49,27 @@ class Resettling:
         self._work: Iterator[None] | None = None
         """The look that has begun."""
         self._next: asyncio.Handle | None = None
+        self._looking: asyncio.TimerHandle | None = None
         self.stopped = False
+
+    def heard_of(self, key: PoolKey, profile: Profile) -> None:
+        """There is an instance like this in a pool, here or elsewhere: some may have waited for it."""
+        allowed = profile.allowed_tenants
+        tenants = None if ANYBODY in allowed else frozenset((key.tenant, *allowed))
+        homeless = self._host.of_type(UNRESOLVED)
+        self.look(one for one in homeless if tenants is None or one.key.tenant in tenants)
+        self.look_again_soon()
+
+    def look_again_soon(self) -> None:
+        """Somebody may have come, or gone, who could take what waits."""
+        if self._looking is None:
+            self._looking = self._loop.call_later(LOOK_AGAIN_S, self._look_again)
+
+    def _look_again(self) -> None:
+        """Some may wait where nobody could ever take them, while somebody could elsewhere, or under the rules of today:
+        their agent has left its pool, is of another tenant, or is called otherwise now."""
+        self._looking = None
+        self.look(self._host.pools())
 
     def look(self, pools: Iterable[Pool]) -> None:
         """Has pools looked through soon; one that is being looked through, once more."""
@@ -52,6 +78,8 @@ class Resettling:
     def stop(self) -> None:
         """Looks no further."""
         self.stopped = True
+        if self._looking is not None:
+            self._looking.cancel()
         if self._next is not None:
             self._next.cancel()
 
@@ -134,6 +162,10 @@ def resettle(host: Host, pool: Pool, task: Task, selector: Selector) -> None:
         host.post(pool, Refuted(task, fault))
         return
     after, task.requirement = task.requirement, before
+    if host.departures.goes(pool, key):
+        if host.directory.resolve(task.tenant, selector).pools and host.owners.node_of(shard_of(key)) != NOBODY:
+            host.departures.depart(pool, task, key, after)
+        return
     target = host.pool(key)
     if target is not pool and (pool.key.agent_type == UNRESOLVED or target.router.static_mask(after)):
         pool.hand_over(task, target)

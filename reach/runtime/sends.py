@@ -11,6 +11,7 @@ from reach.core import effects as fx
 from reach.core.model import Fault, Task, TaskState
 from reach.errors import ErrorClass, Reason
 from reach.runtime.agents import moved, refuse
+from reach.runtime.departures import Departed
 from reach.runtime.taken import TAKEN, ask_again, undo
 
 if TYPE_CHECKING:
@@ -51,8 +52,9 @@ class Sends:
             fx.AskJournal: host.past.asked,
             fx.Forget: self._forget,
             fx.Noted: self._noted,
-            fx.Unplaced: lambda _: host.look_again_soon(),
+            fx.Unplaced: lambda _: host.resettling.look_again_soon(),
             fx.Then: lambda e: e.act(),
+            Departed: host.departures.departed,
         }
 
     def perform(self, turn: fx.Turn, taken: list[int]) -> None:

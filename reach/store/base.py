@@ -233,6 +233,15 @@ class SharedJournal(Journal, Protocol):
         """Facts of a kind whosever they are, in order, from behind the number `after`. Who has claimed what they are to
         be delivered to finds here what its former owner did not keep."""
 
+    def arrived(self, known: Sequence[int], limit: int) -> list[StoredTask]:
+        """Up to `limit` tasks that moved to shards that the node holds, from shards of whoever; each is told again
+        until its row is among `known`, what the node has heard of. Those that had come before a shard was claimed are
+        loaded with it, and may be told besides. Called from the writer thread.
+
+        Raises:
+            StoreUnavailable: nobody knows.
+        """
+
     def load_shards(self, shards: Collection[int]) -> Loaded:
         """What is open in these shards; called once their claim has returned. All agents are told, whatever shards.
         `next_row` is the same as `load` told: a node takes its row numbers once, when it starts, and from a block that

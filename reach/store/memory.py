@@ -67,7 +67,7 @@ class _Record:
         if self.task is not None and self.task.shard == move.shard and self.hop < move.hop:
             self.hop = move.hop
             self.task = self.task._replace(
-                shard=move.to_shard, pool_tenant=move.pool_tenant, agent_type=move.agent_type
+                shard=move.to_shard, pool_tenant=move.pool_tenant, agent_type=move.agent_type, reserved=move.sequence
             )
 
     def begin(self, attempt: AttemptRow) -> None:
@@ -111,6 +111,17 @@ class MemoryJournal:
             pins = [pin for _, pin in sorted(self._pins.items())]
             contexts = [context for _, context in sorted(self._contexts.items())]
             return Loaded(list(map(self._stored, rows)), agents, pins, self._next_row, self._next_revision, contexts)
+
+    def stored(self, rows: Sequence[int]) -> list[StoredTask]:
+        """The tasks of these rows, as far as they are there."""
+        with self._lock:
+            return [self._stored(row) for row in rows if self._task(row) is not None]
+
+    def shard_of(self, row: int) -> int | None:
+        """Where a task is."""
+        with self._lock:
+            task = self._task(row)
+            return task.shard if task is not None else None
 
     def commit(self, writes: Writes) -> list[int]:
         """See `Journal.commit`."""

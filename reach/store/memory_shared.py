@@ -18,6 +18,8 @@ class MemoryShared:
     def __init__(self) -> None:
         self.journal = MemoryJournal()
         self.epochs: dict[int, int] = {}
+        self.arrivals: dict[int, int] = {}
+        """Rows of tasks that moved, and the shards they came to."""
         self._blocks = 0
 
     def take_block(self) -> int:
@@ -82,7 +84,22 @@ class MemoryNode(Holding):
         if fenced:
             writes = without_shards(writes, fenced)
         self._used = max(self._used, max((task.row for task in writes.tasks), default=0))
-        return self._store.commit(writes)
+        taken = self._store.commit(writes)
+        for move in writes.moves:
+            if self._store.shard_of(move.row) == move.to_shard:
+                self._shared.arrivals[move.row] = move.to_shard
+        return taken
+
+    def arrived(self, known: Sequence[int], limit: int) -> list[StoredTask]:
+        """See `SharedJournal.arrived`."""
+        self._reach()
+        self._look(dict(self._mine))
+        arrivals = self._shared.arrivals
+        for row in known:
+            if arrivals.get(row) in self._mine:
+                del arrivals[row]
+        rows = [row for row, shard in arrivals.items() if shard in self._mine]
+        return self._store.stored(rows[:limit])
 
     def heavy(self) -> bool:
         """See `Journal.heavy`."""

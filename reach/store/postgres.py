@@ -82,6 +82,19 @@ class PostgresJournal(Holding):
             self._lose(mine.keys() - {shard for (shard,) in found})
         return frozenset(self._mine)
 
+    def arrived(self, known: Sequence[int], limit: int) -> list[StoredTask]:
+        """See `SharedJournal.arrived`. Only under epochs that hold: what an ex-owner has heard of, nobody has."""
+        held = self._held()
+
+        async def look(db: Connection) -> list[StoredTask]:
+            if known:
+                await db.execute(sql.HEARD, *held, list(known))
+            rows = [row for (row,) in await db.fetch(sql.ARRIVED, *held, limit)]
+            return await read.read_tasks(db, rows) if rows else []
+
+        found: list[StoredTask] = self._writer.ask(look) if held[0] else []
+        return found
+
     # Writing
 
     def heavy(self) -> bool:

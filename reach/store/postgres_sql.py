@@ -60,7 +60,7 @@ _KEYS: Final[dict[str, Columns]] = {
     "outbox_done": _columns("fence:int shard:int kind:text key:text"),
     "pin_gone": _columns("shard:int pool_tenant:text agent_type:text tenant:text session:text"),
     "context_gone": _columns("shard:int tenant:text session:text"),
-    "move": _columns("row shard:int to_shard:int pool_tenant:text agent_type:text hop"),
+    "move": _columns("row shard:int to_shard:int pool_tenant:text agent_type:text hop sequence"),
 }
 OF_TASKS: Final = ("attempt", "failure", "outcome", "reserve", "effect", "checkpoint", "question", "input")
 """Tables about tasks, beside `task`."""
@@ -155,9 +155,11 @@ def _drop_text(part: str, columns: Columns, source: str, ours: str) -> str:
     if part == "move":
         return (
             "moved as (update task t set shard = r.to_shard, pool_tenant = r.pool_tenant, agent_type = r.agent_type,"
-            f" version = r.hop from {source} where {ours} and t.row = r.row and t.shard = r.shard"
-            " and t.version < r.hop returning t.row, r.to_shard),"
-            " do_open_move as (update open_task o set shard = r.to_shard from moved r where o.row = r.row)"
+            f" version = r.hop, reserved = r.sequence from {source} where {ours} and t.row = r.row"
+            " and t.shard = r.shard and t.version < r.hop returning t.row, r.to_shard),"
+            " do_open_move as (update open_task o set shard = r.to_shard from moved r where o.row = r.row),"
+            " do_arrive as (insert into arrival (row, shard) select row, to_shard from moved"
+            " on conflict (row) do update set shard = excluded.shard)"
         )
     # Other than facts, pins and contexts have their names whatever their shard is.
     other = "fence" if part == "outbox_done" else "shard"
@@ -239,6 +241,8 @@ CLAIM: Final = (
     " on conflict (shard) do update set epoch = shard.epoch + 1 returning shard, epoch"
 )
 CONFIRM: Final = f"with {MINE} select shard from mine"
+HEARD: Final = f"with {MINE} delete from arrival where row = any($3::bigint[]) and shard in (select shard from mine)"
+ARRIVED: Final = f"with {MINE} select row from arrival where shard in (select shard from mine) limit $3"
 CONFLICTING: Final = (
     "select r.row, t.row as owner from unnest($1::bigint[], $2::text[], $3::text[]) as r(row, tenant, task_id)"
     " left join task t on t.tenant = r.tenant and t.task_id = r.task_id"

@@ -139,7 +139,7 @@ SET_CONTEXTS: Final = Statement(
     " expires = excluded.expires, state = excluded.state",
 )
 MOVE: Final = (
-    "update task set shard = ?, pool_tenant = ?, agent_type = ?, version = ?"
+    "update task set shard = ?, pool_tenant = ?, agent_type = ?, version = ?, reserved = ?"
     " where row = ? and shard = ? and version < ?"
 )
 """`version` of a task is how often it went to another shard."""

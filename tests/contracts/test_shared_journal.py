@@ -206,7 +206,7 @@ def test_HAZARDS_1_a_task_goes_to_another_shard_by_its_owner_and_by_nobody_else(
     first.claim([1])
     second.claim([2])
     first.commit(writes(tasks=[task(1)], attempts=[attempt(1)]))
-    move = MoveRow(1, 1, 2, "owner-2", "translator", 1)
+    move = MoveRow(1, 1, 2, "owner-2", "translator", 1, 3)
     second.commit(writes(moves=[move]))
     assert second.lost() == {1}
     assert first.find("acme", "task-1").task.shard == 1

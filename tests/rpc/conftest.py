@@ -2,25 +2,30 @@
 
 import logging
 from collections.abc import AsyncIterator, Iterator
+from typing import cast
 
 import pytest
 import pytest_asyncio
 
 from reach.node import Node
+from tests.rpc.outside import Outside, addresses
 from tests.rpc.peers import CallerByHand, Stubs, running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
     """A node that keeps everything in memory, without authentication, for all tests of a module."""
+    if outside := addresses():
+        yield cast("Node", Outside(outside))
+        return
     async with running(tmp_path_factory.mktemp("node")) as made:
         yield made
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stubs(node: Node) -> AsyncIterator[Stubs]:
-    """The generated stubs of all services, on one channel to the node of the module."""
-    async with Stubs(node.port) as made:
+    """The generated stubs of all services, to the node of the module."""
+    async with Stubs(addresses() or node.port) as made:
         yield made
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import grpc
+import pytest
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -28,6 +29,7 @@ from agentreach.v1 import (
 from reach.config import load
 from reach.node import Node
 from tests import contract_text
+from tests.rpc.outside import InTurn, addresses
 
 pb: Any = SimpleNamespace(
     **{
@@ -58,6 +60,8 @@ def unique(prefix: str) -> str:
 @asynccontextmanager
 async def running(folder: Path, **settings: Any) -> AsyncIterator[Node]:
     """A node in this process; `settings` are fields of the configuration, with `__` for the dot."""
+    if addresses():
+        pytest.skip("no public test: it has a node of its own")
     fields: dict[str, Any] = {
         "server.port": 0,
         "server.admin_port": 0,
@@ -75,24 +79,37 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Node]:
 
 
 class Stubs:
-    """The stubs of all services on one channel. They send `metadata` with nothing; calls bring their own."""
+    """The stubs of all services, on a channel for each address. They send `metadata` with nothing; calls bring their
+    own."""
 
-    def __init__(self, port: int, options: Sequence[tuple[str, Any]] = ()) -> None:
-        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[*OPTIONS, *options])
-        self.agent: Any = attach_pb2_grpc.AgentServiceStub(self.channel)
-        self.dispatch: Any = dispatch_pb2_grpc.DispatchServiceStub(self.channel)
-        self.heartbeat: Any = heartbeat_pb2_grpc.HeartbeatServiceStub(self.channel)
-        self.ops: Any = ops_pb2_grpc.OpsServiceStub(self.channel)
-        self.registry: Any = registry_pb2_grpc.RegistryServiceStub(self.channel)
-        self.result: Any = result_pb2_grpc.ResultServiceStub(self.channel)
-        self.session: Any = session_pb2_grpc.SessionServiceStub(self.channel)
-        self.health: Any = health_pb2_grpc.HealthStub(self.channel)
+    def __init__(self, at: int | Sequence[str], options: Sequence[tuple[str, Any]] = ()) -> None:
+        addresses = [f"127.0.0.1:{at}"] if isinstance(at, int) else at
+        options = [*OPTIONS, *options]
+        self.channels = [grpc.aio.insecure_channel(address, options=options) for address in addresses]
+        self.agent = self._in_turn(attach_pb2_grpc.AgentServiceStub)
+        self.dispatch = self._in_turn(dispatch_pb2_grpc.DispatchServiceStub)
+        self.heartbeat = self._in_turn(heartbeat_pb2_grpc.HeartbeatServiceStub)
+        self.ops = self._in_turn(ops_pb2_grpc.OpsServiceStub)
+        self.registry = self._in_turn(registry_pb2_grpc.RegistryServiceStub)
+        self.result = self._in_turn(result_pb2_grpc.ResultServiceStub)
+        self.session = self._in_turn(session_pb2_grpc.SessionServiceStub)
+        self.health = self._in_turn(health_pb2_grpc.HealthStub)
+
+    def _in_turn(self, stub: Any) -> Any:
+        stubs = [stub(channel) for channel in self.channels]
+        return stubs[0] if len(stubs) == 1 else InTurn(stubs)
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        """Any of them."""
+        return self.channels[0]
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.channel.close()
+        for channel in self.channels:
+            await channel.close()
 
 
 class Ended(Exception):

@@ -44,6 +44,8 @@ class _Queue:
 class Host:
     """As much of a host."""
 
+    by_shard = False
+
     def __init__(self, *pools: Pool) -> None:
         self.pools = {pool.key: pool for pool in pools}
         self.shards = {0: SimpleNamespace(mail={})}

@@ -71,7 +71,13 @@ create table api_key (
 insert into counter (name, value) values ('api_keys', 0);
 """
 
-MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST), (2, _KEYS))
+_ARRIVALS = """
+-- Tasks that moved to another shard, until the node that owns it has heard of them.
+create table arrival (row bigint primary key, shard integer not null);
+create index arrival_by_shard on arrival (shard);
+"""
+
+MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST), (2, _KEYS), (3, _ARRIVALS))
 """Oldest first."""
 
 NEWEST: Final = MIGRATIONS[-1][0]

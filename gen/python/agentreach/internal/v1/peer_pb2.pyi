@@ -787,19 +787,23 @@ class LocateRequest(_message.Message):
 
     TENANT_FIELD_NUMBER: _builtins.int
     TASK_ID_FIELD_NUMBER: _builtins.int
+    CAME_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Whose."""
     task_id: _builtins.str
     """Which."""
+    came: _builtins.bool
+    """It has just come to a shard of the node that is asked, which is to look for it."""
     def __init__(
         self,
         *,
         tenant: _builtins.str = ...,
         task_id: _builtins.str = ...,
+        came: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["task_id", b"task_id", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["came", b"came", "task_id", b"task_id", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
