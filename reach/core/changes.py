@@ -136,6 +136,10 @@ class ChangeLog:
         self._sweep += 1
         return bool(missing)
 
+    def sweep_anew(self) -> None:
+        """What was seen since the last sweep may have gone again unseen: only what is shown from now on is there."""
+        self._sweep += 1
+
     def since(self, number: int) -> tuple[list[Record], list[tuple[Key, Gone]]]:
         """Records and tombstones of later changes, each group from its latest."""
         records = []

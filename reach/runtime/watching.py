@@ -84,7 +84,7 @@ class AgentChanges:
     async def _catch_up(self) -> None:
         """Finds all that happened while nobody watched."""
         async with self._lock:
-            self._left = self._everybody()
+            self._begin_sweep()
             while not self._sweep():  # noqa: ASYNC110 - others get their turn between two chunks of work
                 await asyncio.sleep(0)
 
@@ -93,6 +93,10 @@ class AgentChanges:
         self._watchers -= 1
         if not self._watchers:
             self._forgetting = asyncio.get_running_loop().call_later(KEEP_SECONDS, self.log.clear)
+
+    def _begin_sweep(self) -> None:
+        self.log.sweep_anew()
+        self._left = self._everybody()
 
     def _everybody(self) -> Iterator[Instance]:
         for pool in self._host.pools():

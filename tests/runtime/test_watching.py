@@ -49,7 +49,7 @@ class Fleet:
         return one
 
     def sweep(self) -> None:
-        self.changes._left = self.changes._everybody()
+        self.changes._begin_sweep()
         while not self.changes._sweep():
             pass
 
