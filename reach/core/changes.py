@@ -102,7 +102,8 @@ class ChangeLog:
         now = looks(instance)
         if record is None:
             record = self.records[key] = Record(instance)
-            self.gone.pop(key, None)
+            if (gone := self.gone.pop(key, None)) is not None:
+                record.audience = gone.audience  # who has not heard that it went may hear that it is not theirs
         elif record.looks == now and record.instance is instance:
             record.sweep = self._sweep
             return False
