@@ -65,8 +65,8 @@ test: $(STAMP) ## Run all tests, JOBS=4 files at a time; ARGS="-k retry -x" goes
 
 SEEDS ?= 1000
 
-sim: $(STAMP) ## Simulate faults; SEEDS=1000 histories, or SEED=7 for one, again; ARGS="--seconds 60" etc.
-	@$(BIN)/python -m reach.testing.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
+sim: $(STAMP) ## Simulate faults; SEEDS=1000 histories, or SEED=7 for one, again; NODES=3 of several nodes; ARGS="--seconds 60" etc.
+	@$(BIN)/python -m reach.testing.sim $(if $(NODES),--nodes $(NODES)) $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
 
 planted: $(STAMP) ## See which history of the simulation finds each of the bugs that are planted on purpose
 	@$(BIN)/python -m pytest -q -s tests/sim/test_planted.py

@@ -170,7 +170,10 @@ class EtcdElection:
         if self._membership.standing is not Standing.MEMBER:
             raise ClusterError("a candidate must have joined")
         self._wanted = True
-        await self._put()
+        try:
+            await self._put()
+        except LeaseGone as error:  # once there is another lease, `run` sees to it
+            raise ClusterUnavailable(f"the lease lapsed: {error}") from error
 
     async def _put(self) -> None:
         info, lease, key = self._membership.info, self._membership.lease, self._prefix + self.key

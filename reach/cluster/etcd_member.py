@@ -97,6 +97,9 @@ class EtcdMembership:
         self._replaced = False
         try:
             await self._enter(take_over=True)
+        except LeaseGone as error:  # this process stood still in the middle
+            self._info = None
+            raise ClusterUnavailable(f"the lease lapsed while the node joined: {error}") from error
         except BaseException:
             self._info = None
             raise

@@ -95,7 +95,7 @@ AT_END = (Interest.OUTCOME, Interest.ANSWER)
 class Reader:
     """Somebody who follows a task. `sink` and `reference` mean nothing to the core."""
 
-    __slots__ = ("after", "credit", "interest", "reads", "reference", "sink", "task")
+    __slots__ = ("after", "credit", "interest", "left", "reads", "reference", "sink", "task")
 
     def __init__(self, sink: Any, reference: int, interest: int, after: int = 0) -> None:
         self.sink = sink
@@ -107,6 +107,8 @@ class Reader:
         """It has submitted nothing, and only reads what another one did."""
         self.task: Task | None = None
         """What it reads; set by the pool."""
+        self.left = False
+        """It was let go: where it waits to come to its task, it does not come."""
 
 
 def size_in_bytes(content: Content) -> int:

@@ -192,7 +192,7 @@ class Branches:
         until = loop.time() + PATIENCE_S
         await asyncio.sleep(random.uniform(LOOK_S / 2, LOOK_S))
         while loop.time() < until:
-            owners = {self._peers.owners.node_of(shard) for shard in self._awaited} - {None}
+            owners = dict.fromkeys(self._peers.owners.node_of(shard) for shard in sorted(self._awaited))
             answers = [await self._peers.answers(owner) for owner in owners if owner is not None]
             if all(answers):
                 break

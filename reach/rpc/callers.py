@@ -180,9 +180,9 @@ class CallerStream:
         for task_id, reader in list(self._with_caller.items()):
             if reader.task is None or reader.task.outcome is None:
                 self._reach.cancel(self._tenant, task_id, "the caller is gone", None)
-        for task_id, reader in list(self._readers.items()):  # one that waits may come in, and be refused, only now
+        readers, self._readers = self._readers, {}  # whose shard has moved is refused at once, and let go here
+        for task_id, reader in readers.items():
             self._reach.unsubscribe(reader, self._tenant, task_id)
-        self._readers.clear()
         if self._branches is not None:
             self._branches.close(ours=self._ended_by_us)
 
@@ -283,6 +283,8 @@ class CallerStream:
 
     def events(self, reader: Reader, task: Task, events: list[tuple[int, int, int, int, Any]]) -> None:
         """See `Sink`."""
+        if reader.left:
+            return  # another one reads the task on this stream by now, whose events these would come among
         for event in events:
             message = event_pb2.TaskEvent()
             fill_event(message, task, event)

@@ -16,18 +16,18 @@ class KnownNodes:
 
     def __init__(self) -> None:
         self._message = dispatch_pb2.KnownNodes()
-        self._says: set[Callable[..., None]] = set()
+        self._says: dict[Callable[..., None], None] = {}
         """How each stream is told; one entry for each that is open."""
 
     def follow(self, say: Callable[..., None]) -> None:
         """A stream has opened: it is told now, and whenever something changes, until `leave`."""
-        self._says.add(say)
+        self._says[say] = None
         if self._message.addresses:
             say(nodes=self._message)
 
     def leave(self, say: Callable[..., None]) -> None:
         """A stream has ended."""
-        self._says.discard(say)
+        self._says.pop(say, None)
 
     def hear(self, addresses: Iterable[str]) -> None:
         """These are the other nodes now. Costs little if they were so before."""

@@ -33,6 +33,9 @@ class RemoteLinks:
         self._stream = stream
         self._branches = Branches(peers, AGENT, principal, "", stream.out, self._again, self._anew)
         self._links: dict[int, Peer] = {}
+        self._returned: set[int] = set()
+        """Links whose hello came back: for those it is asked for anew. What it says of running work gets old, and there
+        may be another stream by now, on which that has changed."""
         self._ending: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -50,6 +53,7 @@ class RemoteLinks:
     def leaves(self, number: int) -> None:
         """A link is here now."""
         self._links.pop(number, None)
+        self._returned.discard(number)
 
     def take(self, frame: attach_pb2.AttachRequest) -> attach_pb2.AttachRequest:
         """Brings what is said of these links to their owners; what is left is to be handled here."""
@@ -82,8 +86,12 @@ class RemoteLinks:
                 fault = fault_of(unavailable("it is changing hands"))
                 self._links.pop(hello.link, None)
                 self._stream.refuse(hello.link, None, fault, closed=True)
+            elif pool is not None and hello.link not in self._returned:
+                self._returned.add(hello.link)
+                self._stream.hello(hello)  # at once, for somebody knows where it belongs
             else:
-                self._stream.hello(hello)
+                self._returned.add(hello.link)
+                self._stream.say(resync=True)
 
     def _anew(self) -> None:
         """What other nodes did for this stream is lost: the agent is to open another, and say all that it runs."""

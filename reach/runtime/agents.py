@@ -6,10 +6,12 @@ and says so by the event `LinkEnded`.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reach.core.dialogue import Input
-from reach.core.effects import Welcome
+from reach.core.effects import Refused, Welcome
+from reach.core.events import Joined
 from reach.core.model import Fault, Instance, Task
 from reach.core.stream import Reader
 from reach.errors import ErrorClass, Reason
@@ -131,6 +133,10 @@ DEAF: Final = Deaf()
 def moved(asked: Any) -> None:
     """An event, or an effect, of a pool that is another node's by now: tells whoever waits for an answer to it. What
     came by a link is answered by nobody: the agent opens another one, and says again what it runs."""
+    if isinstance(asked, Joined) and asked.link is not None:
+        asked.link.reopen()
+    for reader in getattr(asked, "readers", None) or ():
+        let_go(reader)  # of an end that is void
     waiting: Any = getattr(asked, "reply", None) or getattr(asked, "reader", None)
     for reader in getattr(asked, "readers", ()):
         let_go(reader)
@@ -144,6 +150,12 @@ def let_go(reader: Reader) -> None:
     """Tells a reader that its task has moved, once, and nothing more."""
     sink, reader.sink = reader.sink, DEAF
     sink.refused(reader, MOVED)
+
+
+def refuse_if_here(shards: Container[int], refused: Refused) -> None:
+    """Tells whoever asked of a task that it is refused, if the task is still this node's."""
+    here = refused.task is not None and refused.task.pool.shard in shards
+    refuse(refused.reply, refused.fault if here else MOVED)
 
 
 def refuse(reply: Any, fault: Fault) -> None:

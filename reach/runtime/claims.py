@@ -29,6 +29,8 @@ CONFIRM_SECONDS: Final = 0.5
 SURE_MS: Final = 2_000
 """How long a confirmation is worth something. Others may claim at any time, and serve at once."""
 LOG_EVERY_MS: Final = 10_000
+DOUBTED: Final = 10_000
+"""Acts that wait for the next confirmation; what comes beyond is done on what is known."""
 
 
 class Claims:
@@ -63,6 +65,9 @@ class Claims:
         """Rows of tasks that had come when it was looked last."""
         host.by_shard = True
         host.departures.look = self._stirred.set
+        self._doubted: list[Callable[[], object]] = []
+        """What is to be done once what is owned is confirmed."""
+        host.certainly = self.certainly
         host.committer.doubt = self.is_in_doubt
         host.committer.on_lost = self._lost
 
@@ -82,6 +87,14 @@ class Claims:
         """The epochs of what is served."""
         known = self._journal.epochs()
         return {shard: known[shard] for shard in sorted(self.owned) if shard in known}
+
+    def certainly(self, act: Callable[[], object]) -> None:
+        """See `Pools.certainly`."""
+        if len(self._doubted) >= DOUBTED:
+            act()
+            return
+        self._doubted.append(act)
+        self._stirred.set()
 
     def is_in_doubt(self) -> bool:
         """Whether what this node owns may be another's by now (CLU-2)."""
@@ -107,12 +120,15 @@ class Claims:
                 pass
 
     async def _confirm(self) -> None:
-        asked_ms = self._clock.now_ms()
+        asked_ms, doubted = self._clock.now_ms(), len(self._doubted)
         held = await self._tending.do(self._journal.confirm)
         self._lost(self.owned - held)
         self._confirmed_ms = asked_ms  # what held when it was asked may hold no more when it is answered
         if not self.is_in_doubt():
             self._host.committer.sure()
+        acts, self._doubted = self._doubted[:doubted], self._doubted[doubted:]
+        for act in acts:
+            act()
 
     async def _bring(self) -> None:
         """Goes on with tasks that others have sent to shards of this node."""
@@ -159,7 +175,11 @@ class Claims:
     async def _leave(self, shards: frozenset[int]) -> None:
         if not shards:
             return
-        await self._host.settled()  # what is decided is kept, and told
+        try:
+            async with asyncio.timeout(CONFIRM_SECONDS):
+                await self._host.settled()  # what is decided is kept, and told
+        except TimeoutError:
+            return  # it may wait for what is owned to be confirmed: that first, and then again
         self._forget(shards)
         await self._tending.do(partial(self._journal.give_up, shards))
         log.info("shards were given up", extra={"shards": sorted(shards)})

@@ -178,8 +178,11 @@ class Member:
         elif self._held_since is None:
             self._held_since = now
         reachable = self._held_since is None or now - self._held_since < UNREACHABLE_SECONDS
-        if reachable != self._info.store_reachable:
-            self._info = self._info._replace(store_reachable=reachable)
+        changed = reachable != self._info.store_reachable
+        self._info = self._info._replace(store_reachable=reachable)
+        there = self._cluster.membership.nodes().get(self._info.node_id)
+        # What all know is put right until it is so: a change may be lost on its way, or come while the lease is late.
+        if changed or (there is not None and there.boot == self._info.boot and there != self._info):
             await self._cluster.membership.update(self._info)
 
     # -- agents -------------------------------------------------------------------------------------------------------

@@ -62,7 +62,9 @@ def leave(host: Host, shards: Collection[int]) -> None:
         for events in mail.values():
             for event in events:
                 moved(event)
-    left = {pool for shard in gone for pool in shard.pools.values()}
+    left = dict.fromkeys(
+        pool for shard in gone for pool in shard.pools.values()
+    )  # in the order in which they were made
     for task in [task for task in host.tasks.values() if task.pool in left]:
         _leave_task(host, task)
     for pool in left:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Protocol
 
 from reach.core.context import Context, Exchange, Facts
@@ -84,6 +85,9 @@ class Pools:
         self.shards: dict[int, Shard] = {}
         self._pools: dict[PoolKey, Pool] = {}
         self._by_type: dict[str, dict[PoolKey, Pool]] = {}
+        self.certainly: Callable[[Callable[[], object]], object] = lambda act: act()
+        """Does something once it is known that this node still owns what it has now, or has forgotten what it does not.
+        For what nobody could take back: what an overtaken owner knows is old, for as long as it does not know that."""
         self._rows = RowNumbers(1)
         self._snapshots = Snapshots()
 

@@ -83,7 +83,7 @@ class Reach:
             return
         pool = known.pool
         if host.committer.held is not None and not task.volatile:
-            post = partial(host.post, pool, ev.Submitted(task, reader))
+            post = partial(self._come, pool, reader, ev.Submitted(task, reader))
             host.past.answer(reader, task.tenant, task.task_id, task.spec, post)
             return
         host.post(pool, ev.Submitted(task, reader))
@@ -161,13 +161,19 @@ class Reach:
         elif pool is None:
             host.past.answer(reader, tenant, task_id, None)
         elif host.committer.held is not None:
-            post = partial(host.post, pool, ev.Subscribed(tenant, task_id, reader))
+            post = partial(self._come, pool, reader, ev.Subscribed(tenant, task_id, reader))
             host.past.answer(reader, tenant, task_id, None, post)
         else:
             host.post(pool, ev.Subscribed(tenant, task_id, reader))
 
+    def _come(self, pool: Pool, reader: Reader, event: Any) -> None:
+        """What waited for a look into the journal, unless its reader was let go meanwhile: it would never leave."""
+        if not reader.left:
+            self.host.post(pool, event)
+
     def unsubscribe(self, reader: Reader, tenant: str, task_id: str) -> None:
         """Lets a reader go, also one that its task does not know yet: it leaves right after it has come."""
+        reader.left = True
         if self._first.hurry((tenant, task_id), partial(self.unsubscribe, reader, tenant, task_id)):
             return
         pool = reader.task.pool if reader.task is not None else self._pool_of(tenant, task_id)
@@ -263,7 +269,19 @@ class Reach:
         self._check_skills(joining)
         joining.endpoint, joining.dialled = None, False  # it is here: whoever holds a stream is not dialled
         event = ev.Joined(joining, self.host.next_revision(), link, running, status)
-        return self.host.join(PoolKey(tenant, agent_type), event)
+        key = PoolKey(tenant, agent_type)
+        if not running:
+            return self.host.join(key, event)
+        pool = self.host.pool(key)  # what it runs and nobody knows of is stopped: so nobody else must own this by now
+        self.host.certainly(lambda: self._join(pool, event))
+        return pool
+
+    def _join(self, pool: Pool, event: ev.Joined) -> None:
+        """An agent with work comes, unless its pool has moved meanwhile."""
+        if pool.shard in self.host.shards:
+            self.host.join(pool.key, event)
+        else:
+            event.link.reopen()
 
     def _check_here(self, key: PoolKey) -> None:
         """Raises Elsewhere for what is another node's."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from reach.core import effects as fx
 from reach.core.model import Fault, Task, TaskState
 from reach.errors import ErrorClass, Reason
-from reach.runtime.agents import moved, refuse
+from reach.runtime.agents import moved, refuse, refuse_if_here
 from reach.runtime.departures import Departed
 from reach.runtime.taken import TAKEN, ask_again, undo
 
@@ -144,6 +144,8 @@ class Sends:
     def _refused(self, effect: fx.Refused) -> None:
         if effect.task is not None and effect.task.row == TAKEN:
             ask_again(self._host, effect, effect.task)
+        elif effect.fault.reason is Reason.SEQUENCE_OUT_OF_RANGE:  # the reader may have more from the next owner
+            self._host.certainly(lambda: refuse_if_here(self._host.shards, effect))
         else:
             refuse(effect.reply, effect.fault)
 

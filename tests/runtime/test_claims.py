@@ -308,7 +308,7 @@ async def test_CLU_3_running_work_is_kept_by_the_new_owner_and_its_result_is_tol
     one, two = nodes
     link = attach(one, [])
     await one.settle()
-    one.submit("t", Interest.OUTCOME)
+    reader = one.submit("t", Interest.OUTCOME)
     await one.settle()
     ((_, attempt),) = link.offers
     one.claims._wished = frozenset()
@@ -319,6 +319,7 @@ async def test_CLU_3_running_work_is_kept_by_the_new_owner_and_its_result_is_tol
     answer(one, link)
     await one.settle()
     assert link.acknowledged == [], "or the agent would forget what nobody keeps"
+    assert one.heard(reader) == [MOVED], "or it would wait for ever for an end that is void"
     assert link.reopened == 1
     assert outcome_at(two) is None
     again = attach(two, [(TENANT, "t", attempt, 0)])
@@ -328,3 +329,66 @@ async def test_CLU_3_running_work_is_kept_by_the_new_owner_and_its_result_is_tol
     await two.settle()
     assert again.acknowledged == [1]
     assert outcome_at(two) == TaskState.SUCCEEDED
+
+
+async def test_CLU_2_an_overtaken_owner_does_not_refuse_for_good_what_the_next_one_has_told(
+    nodes: tuple[Node, Node],
+) -> None:
+    """Found by the simulation: a reader that had event 8 from the new owner was told that there is none."""
+    one, two = nodes
+    one.submit("t", Interest.EVENTS)
+    await one.settle()
+    at_home = one.subscribe("t", Interest.EVENTS, after=8)
+    await one.settle()
+    assert one.heard(at_home) == [("refused", Reason.SEQUENCE_OUT_OF_RANGE)]
+    await two.own(ALL)
+    one.claims._wished = frozenset()
+    reader = one.subscribe("t", Interest.EVENTS, after=8)
+    await one.settle()
+    assert one.heard(reader) == [MOVED]
+
+
+async def test_CLU_3_an_overtaken_owner_stops_nothing_that_it_does_not_know(nodes: tuple[Node, Node]) -> None:
+    """Found by the simulation: it told an agent to stop what the new owner had sent."""
+    one, two = nodes
+    await two.own(ALL)
+    one.claims._wished = frozenset()
+    link = attach(one, [(TENANT, "t", 1, 0)])
+    await one.settle()
+    assert (link.unknown, link.reopened) == ([], 1), "it is to come back, by the new owner"
+    assert attach(two, [(TENANT, "t", 1, 0)]).unknown == []
+    await two.settle()
+
+
+async def test_CLU_3_an_agent_whose_pool_goes_as_it_comes_opens_its_stream_anew(nodes: tuple[Node, Node]) -> None:
+    one, _ = nodes
+    link = attach(one, [])
+    one.claims._forget(frozenset(ALL))
+    assert link.reopened == 1
+
+
+async def test_CLU_2_what_is_owned_is_confirmed_also_while_a_shard_is_on_its_way_out(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulation: its turns waited for the confirmation, and the confirmation for its turns."""
+    monkeypatch.setattr("reach.runtime.claims.CONFIRM_SECONDS", 0.01)
+    one, _ = nodes
+    confirmed = 0
+    honest = one.store.confirm
+
+    def confirm() -> frozenset[int]:
+        nonlocal confirmed
+        confirmed += 1
+        return honest()
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(one.store, "confirm", confirm)
+    monkeypatch.setattr(one.host, "settled", never)
+    one.claims.wish(())
+    async with asyncio.timeout(5):
+        while confirmed < 3:
+            await one.settle(2)
+            await asyncio.sleep(0.001)
+    assert one.claims.owned == frozenset(ALL)

@@ -52,3 +52,33 @@ async def test_STR_2_the_time_that_the_store_was_held_does_not_count(monkeypatch
     late_ms += 3_000
     assert not await known()
     await shell.stop()
+
+
+async def test_STR_1_who_was_let_go_while_the_journal_was_asked_is_told_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by the simulation: it became a reader after it had left, and each event came to its stream twice."""
+    monkeypatch.setattr(committer, "RETRY_SECONDS", 0.0)
+    shell = Shell()
+    commit = shell.journal.commit
+
+    def refuse(_: Any) -> list[int]:
+        raise StoreUnavailable("not now")
+
+    monkeypatch.setattr(shell.journal, "commit", refuse)
+    first = shell.submit("t", Interest.EVENTS)
+    await _until(shell, held=True)
+    shell.reads.held = True
+    again = shell.submit("t", Interest.EVENTS)
+    reading = shell.subscribe("t", Interest.EVENTS)
+    for reader in (again, reading):
+        shell.reach.unsubscribe(reader, TENANT, "t")
+    shell.reads.held = False
+    shell.reads.go()
+    monkeypatch.setattr(shell.journal, "commit", commit)
+    await _until(shell, held=False)
+    await shell.settle()
+    assert shell.heard(first)
+    assert (shell.heard(again), shell.heard(reading)) == ([], [])
+    assert shell.host.tasks[TENANT, "t"].log.readers == [first]
+    await shell.stop()

@@ -159,6 +159,29 @@ async def test_CLU_4_who_does_not_reach_the_journal_loses_what_it_has_to_those_w
     await nodes.until_all_is_owned()
 
 
+async def test_CLU_4_who_reaches_the_journal_again_says_so_until_all_know(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulation: what was said while the lease was late was never said again."""
+    monkeypatch.setattr("reach.runtime.member.UNREACHABLE_SECONDS", 0.05)
+    monkeypatch.setattr("reach.runtime.member.PUBLISH_SECONDS", 0.01)
+    node = nodes.all["b"]
+    node.store.cut_off = True
+    node.clock.ahead_ms = SURE_MS + 500
+    await nodes.until(lambda: sum(len(nodes.all[name].claims.owned) for name in "ac") == SHARDS)
+    lost: list[NodeInfo] = []
+
+    async def forgets(info: NodeInfo) -> None:
+        lost.append(info)
+        monkeypatch.undo()
+
+    monkeypatch.setattr(node.cluster.membership, "update", forgets)
+    node.store.cut_off = False
+    await nodes.until(lambda: bool(lost))
+    assert lost[0].store_reachable
+    await nodes.until(lambda: len(node.claims.owned) in (21, 22))
+
+
 async def test_CLU_2_of_two_processes_with_one_name_the_later_one_owns(
     nodes: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:

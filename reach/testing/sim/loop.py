@@ -357,6 +357,8 @@ class VirtualReads(Executor):
         self._process.call_later(self._latency(), self._tell, future, result, error)
 
     def _tell(self, future: Future[Any], result: Any, error: Exception | None) -> None:
+        if future.cancelled():
+            return  # whoever asked has left
         if error is not None:
             future.set_exception(error)
         else:

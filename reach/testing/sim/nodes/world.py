@@ -1,0 +1,400 @@
+"""One history of several nodes: what befalls them, their callers and their agents, and the healing at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import ExitStack
+from random import Random
+from typing import Any
+
+from agentreach.v1 import task_pb2
+from reach.core.model import FIRST_TERMINAL, TaskKey
+from reach.core.stream import Interest
+from reach.runtime.settings import Settings
+from reach.testing.sim.audit import audit_bounds, audit_quiet
+from reach.testing.sim.knobs import turned
+from reach.testing.sim.link import Network
+from reach.testing.sim.nodes.channels import Channel, Servers
+from reach.testing.sim.nodes.checks import NodesChecker
+from reach.testing.sim.nodes.clients import NodesAgent, NodesCaller
+from reach.testing.sim.nodes.etcd import Etcd
+from reach.testing.sim.nodes.faults import Faults, NodesDice
+from reach.testing.sim.nodes.journal import NodeJournal, SharedStore
+from reach.testing.sim.nodes.node import Node
+from reach.testing.sim.nodes.observed import observed
+from reach.testing.sim.nodes.ownership import CONVERGE_S, MOVES_S, SPREAD_S, Owner, OwnershipTruth
+from reach.testing.sim.nodes.people import NodesPeople
+from reach.testing.sim.nodes.process import NodeProcess, NodesLoop
+from reach.testing.sim.nodes.roads import Roads
+from reach.testing.sim.specs import spec_of
+from reach.testing.sim.story import Story, TaskName
+from reach.testing.sim.truth import Violation, ending_of_row
+from reach.testing.sim.work import Manners
+
+TYPES = ("echo", "mail", "sum", "web", "fax")
+"""Of agents: each type is a pool, in a shard of its own."""
+HOMELESS = False
+"""Tasks come for which nobody is there yet; until they move between nodes, none does."""
+HEAL_SECONDS = 900.0
+LOOK_SECONDS = 2.0
+SETTLE_SECONDS = 45.0
+"""How long it is quiet before the last look."""
+
+
+class NodesWorld:
+    """See the module."""
+
+    def __init__(self, seed: int, nodes: int) -> None:
+        self.seed = seed
+        self.random = Random(f"{nodes} nodes {seed}")
+        self.loop = NodesLoop()
+        self.story = Story(self.loop)
+        self.checker = NodesChecker(self._violated, self.loop.time)
+        self.dice = dice = NodesDice(self.random, nodes)
+        settings = self.settings = Settings()
+        settings.queue_limit, settings.queue_bytes = dice.queue_limit, dice.queue_bytes
+        settings.input_wait_ms = dice.input_wait_ms
+        settings.dead_letters = self.random.random() < 0.8
+        self.processes: list[NodeProcess] = []
+        self.network = Network(self.loop, self.random, dice.slow_frames)
+        self.roads = Roads(self.loop, self.random, dice.slow_roads)
+        self.servers = Servers(self.roads)
+        self.etcd = Etcd(self.loop, self.random, self.servers, self.story.tell)
+        self.etcd.unknown, self.etcd.lag = dice.unknown_writes, dice.lag
+        self.truth = OwnershipTruth(self.checker)
+        self.store = SharedStore(self.checker, self.truth, self.story.tell, self.random)
+        self.store.unknown = dice.unknown_commits
+        self.store.others_first = self._others_first
+        self.unreachable = False
+        self.raging = True
+        self.asked: set[tuple[TaskKey, int]] = set()
+        """Attempts that asked something."""
+        self.answers: dict[tuple[TaskKey, int], bool] = {}
+        """Attempts that have reported, and whether it was an answer."""
+        self.nodes = [Node(self, f"n{number + 1}") for number in range(nodes)]
+        manners = Manners(dice.bad_agents, dice.streams, dice.effects, 0.0, dice.stubborn, dice.asks)
+        self.agents = [self._agent(f"a{number}", TYPES[number % len(TYPES)], manners) for number in range(dice.agents)]
+        self.checker.agents = {agent.name: agent for agent in self.agents}
+        self.callers = [NodesCaller(self, f"c{number}", "acme" if number < 2 or not HOMELESS else "beta")
+                        for number in range(dice.callers)]  # fmt: skip
+        self.faults = Faults(self)
+        self._streamed: dict[tuple[TaskKey, int], dict[str, str]] = {}
+        self._watch = _ErrorLog(self)
+
+    def _agent(self, name: str, agent_type: str, manners: Manners) -> NodesAgent:
+        return NodesAgent(self, name, agent_type, self.random.choice((1, 2, 5)), manners)
+
+    def _violated(self, violation: Violation) -> None:
+        self.story.tell("CHECKER", "{}", violation)
+        self.loop.stop()
+
+    # -- the run ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> list[Violation]:
+        """Runs it all; what must not be, in the order in which it was found."""
+        logger = logging.getLogger("reach")
+        handlers, propagate, level = logger.handlers, logger.propagate, logger.level
+        logger.handlers, logger.propagate = [self._watch], False
+        logger.setLevel(logging.ERROR)
+        self.loop.set_exception_handler(self._loop_failed)
+        try:
+            with ExitStack() as stack:
+                for knob in stack.enter_context(turned(self.random, volatile=False)):
+                    self.story.tell("world", "{}", knob)
+                stack.enter_context(observed(self._channel, self.loop.time, self.random))
+                self._rage()
+                if not self.checker.violations:
+                    self._heal()
+                self._close()
+        finally:
+            logger.handlers, logger.propagate = handlers, propagate
+            logger.setLevel(level)
+        return self.checker.violations
+
+    def _channel(self, address: str, options: Any = None) -> Channel:
+        process: Any = asyncio.get_running_loop()  # whose code it is that asks
+        return Channel(self.servers, process, address)
+
+    def _close(self) -> None:
+        """Lets everything end, with nobody to hear of it."""
+        self.checker.violate = lambda *what: None  # type: ignore[method-assign]
+        self.story.tell = lambda *what: None  # type: ignore[method-assign]
+        self.store.journal.close()
+        for node in self.nodes:
+            node.crash()
+        self.etcd.stop()
+        for process in (*self.processes, *self.etcd.processes()):
+            process.bury()
+        self.loop.run_until(self.loop.now + 0.001)
+        self.loop.close()
+
+    def _loop_failed(self, loop: Any, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.checker.violate("NOTHING_RAISES", None, f"{context['message']}: {error!r}")
+
+    def _rage(self) -> None:
+        random, dice = self.random, self.dice
+        for node in self.nodes:
+            late = dice.late_node and node is self.nodes[-1]
+            self.loop.call_later(random.random() * (dice.seconds if late else 1.0), node.start)
+        for agent in self.agents:
+            self.loop.call_later(2.0 * random.random(), self.start_agent, agent)
+        for caller in self.callers:
+            caller.connect()
+        NodesPeople(self).start()
+        for number in range(dice.tasks):
+            self.loop.call_later(1.0 + dice.seconds * random.random(), self._submit, f"t{number}")
+        self.loop.call_later(2.0 + random.expovariate(1 / dice.every), self._fault)
+        at = 0.0
+        while at < dice.seconds and not self.checker.violations:
+            at += LOOK_SECONDS
+            self.loop.run_until(at)
+            self._audit()
+
+    def _audit(self) -> None:
+        for node in self.nodes:
+            if node.up:
+                audit_bounds(node.host, self.checker)
+
+    def start_all(self) -> None:
+        """Whoever is down is started."""
+        for node in self.nodes:
+            node.start()
+
+    def _heal(self) -> None:
+        self.story.tell("world", "is healed")
+        self.raging = False
+        self.store.trouble, self.store.unknown = None, 0.0
+        self.etcd.unknown = self.etcd.lag = 0.0
+        self.network.slow = self.roads.slow = 0.0
+        self.roads.heal()
+        self.etcd.start()
+        for node in self.nodes:
+            node.process.wake()
+            node.wall.ahead_ms = 0
+            if node.leaving:
+                node.crash()  # or nobody knows when it ends
+        self.start_all()
+        for agent in self.agents:
+            agent.process.wake()
+            self.start_agent(agent)
+            agent.manners = Manners(0.0, agent.manners.streams, 0.5, 0.0, 0.0, agent.manners.asks)
+        healed = self.loop.now
+        self.loop.run_until(healed + CONVERGE_S)
+        self._look_at_owners()
+        self.loop.run_until(healed + SPREAD_S)
+        if not self.checker.violations:
+            self.truth.spread(self._served())
+        while not self.checker.violations and self.loop.now < healed + HEAL_SECONDS:
+            self.loop.run_until(self.loop.now + LOOK_SECONDS)
+            if not self.checker.unended() and not any(caller.waiting() for caller in self.callers):
+                break
+        if not self.checker.violations:
+            self._finish()
+
+    def _served(self) -> dict[Owner, frozenset[int]]:
+        return {(node.name, node.boot): node.claims.owned for node in self.nodes if node.up}
+
+    def _look_at_owners(self) -> None:
+        unsettled, until = self.truth.unsettled(self._served()), self.loop.now + MOVES_S
+        while unsettled and self.loop.now < until:
+            self.loop.run_until(self.loop.now + 0.1)
+            wrong = self.truth.unsettled(self._served())
+            unsettled = {shard: what for shard, what in wrong.items() if shard in unsettled}
+        if not self.checker.violations:
+            self.truth.converged(unsettled)
+
+    def _finish(self) -> None:
+        self.checker.finish()
+        for caller in self.callers:
+            for entry in caller.waiting():
+                message = f"{caller.name} still waits for {entry}"
+                self.checker.violate("CALLERS_ARE_ANSWERED", (caller.tenant, entry.task_id), message)
+                return
+        self.loop.run_until(self.loop.now + SETTLE_SECONDS)
+        for node in self.nodes:
+            if not self.checker.violations:
+                audit_quiet(node.host, self.checker, self.agents)
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+
+    def _submit(self, task_id: str) -> None:
+        random = self.random
+        caller = random.choice(self.callers)
+        spec = self._spec(task_id, caller.tenant)
+        interest = random.choice((Interest.OUTCOME, Interest.EVENTS, Interest.EVENTS, Interest.ACCEPTANCE))
+        caller.tell("submits {}", TaskName(task_id))
+        if random.random() < self.dice.calls:
+            caller.dispatch(task_id, spec)
+        else:
+            caller.submit(task_id, spec, interest)
+        chance = random.random()
+        if chance < 0.3:  # the same, by another caller who may be at another node, at once or later
+            others = [one for one in self.callers if one.tenant == caller.tenant]
+            delay = random.choice((0.0, 0.0, 0.01, 1.0))
+            self.loop.call_later(delay, random.choice(others).submit, task_id, spec, interest)
+        elif chance < 0.35:
+            other = task_pb2.TaskSpec()
+            other.CopyFrom(spec)
+            other.payload.text += " otherwise"
+            self.loop.call_later(random.choice((0.0, 0.01, 1.0)), caller.submit, task_id, other, Interest.OUTCOME)
+        self._meddle(task_id, caller)
+
+    def _spec(self, task_id: str, tenant: str) -> task_pb2.TaskSpec:
+        spec = spec_of(self.random, self.dice, task_id, tenant)
+        agent_type = self.random.choice(TYPES[: max(1, min(len(TYPES), len(self.agents)))])
+        if spec.selector.agent_type or not HOMELESS:
+            spec.selector.ClearField("capability")
+            spec.selector.agent_type = agent_type
+        elif self.random.random() < 0.5:
+            spec.selector.capability = f"can-{agent_type}"
+        else:
+            spec.selector.capability = "can-all"  # several pools, on several nodes, could
+        return spec
+
+    def _meddle(self, task_id: str, caller: NodesCaller) -> None:
+        """Others look at the task, read it along, or cancel it."""
+        random = self.random
+        for _ in range(random.choice((0, 0, 1, 3))):
+            self.loop.call_later(3 * random.random(), random.choice(self.callers).look, task_id)
+        if random.random() < 0.1:
+            self.loop.call_later(random.choice((0.005, 0.5, 5.0)) * random.random(), caller.cancel, task_id)
+        if random.random() < 0.3:
+            others = [one for one in self.callers if one is not caller and one.tenant == caller.tenant]
+            if others:
+                interest = random.choice((Interest.OUTCOME, Interest.EVENTS))
+                self.loop.call_later(5 * random.random(), others[0].read, task_id, interest)
+        if random.random() < 0.2:
+            self.loop.call_later(2 * random.random(), caller.repeat)
+
+    def commit_time(self) -> float:
+        """How long the next piece of work of a writer takes."""
+        chance = self.random.random()
+        return 0.5 + chance if chance < self.dice.slow_disk and self.raging else 0.001 + 0.005 * chance
+
+    def _others_first(self, journal: NodeJournal) -> None:
+        """What others have on its way to the database gets there just now."""
+        for node in self.nodes:
+            if node.up and node.journal is not journal and self.random.random() < 0.3:
+                node.hurry()
+
+    # -- faults -------------------------------------------------------------------------------------------------------
+
+    def _fault(self) -> None:
+        if not self.raging:
+            return
+        random = self.random
+        name = (
+            random.choices(self.dice.names, self.dice.weights)[0].replace(" ", "_").replace("'", "").replace("-", "_")
+        )
+        of_nodes = getattr(self.faults, name, None)
+        if of_nodes is not None:
+            of_nodes()
+        else:
+            getattr(self, f"_{name}")()
+        self.loop.call_later(random.expovariate(1 / self.dice.every), self._fault)
+
+    def start_agent(self, agent: NodesAgent) -> None:
+        """A process of an agent, unless there is one."""
+        if agent.process.dead:
+            agent.start()
+
+    def _any_agent(self) -> NodesAgent:
+        agent = self.random.choice(self.agents)
+        agent.troubled()
+        return agent
+
+    def _agent_dies(self) -> None:
+        agent = self._any_agent()
+        agent.die()
+        self.loop.call_later(self.random.choice((0.1, 1.0, 8.0)), self.start_agent, agent)
+
+    def _agent_leaves(self) -> None:
+        agent = self._any_agent()
+        agent.leave()
+        self.loop.call_later(15.0, self._restart_agent, agent)
+
+    def _restart_agent(self, agent: NodesAgent) -> None:
+        if agent.leaving:
+            agent.die()
+        self.start_agent(agent)
+
+    def _agent_hangs(self) -> None:
+        agent, seconds = self._any_agent(), self.random.choice((1.0, 8.0, 25.0, 50.0))
+        self.story.tell("world", "{} hangs for {} s", agent.name, seconds)
+        agent.process.pause(seconds)
+        agent.troubled_at += seconds
+        if seconds > 10.0 and agent.stream is not None and self.random.random() < 0.5:
+            self.loop.call_later(10.0 + 5 * self.random.random(), agent.stream.break_now)
+
+    def _link_breaks(self) -> None:
+        agent = self._any_agent()
+        if agent.stream is not None:
+            self.story.tell("world", "the stream of {} breaks", agent.name)
+            agent.stream.break_now()
+
+    def _link_half_breaks(self) -> None:
+        agent = self._any_agent()
+        if agent.stream is not None:
+            up = self.random.random() < 0.5
+            self.story.tell("world", "nothing goes {} {} any more", "up from" if up else "down to", agent.name)
+            agent.stream.break_half(up)
+
+    def _callers_link_breaks(self) -> None:
+        stream = self.random.choice(self.callers).stream
+        if stream is not None:
+            stream.break_now()
+
+    def _callers_link_half_breaks(self) -> None:
+        stream = self.random.choice(self.callers).stream
+        if stream is not None:
+            stream.break_half(self.random.random() < 0.5)
+
+    def _caller_dies(self) -> None:
+        self.random.choice(self.callers).die()
+
+    # -- what actors need ---------------------------------------------------------------------------------------------
+
+    def version(self) -> str:
+        """Of agents: all have the same."""
+        return ""
+
+    def streamed(self, key: TaskKey, attempt: int, where: str, text: str) -> None:
+        """An agent's text is this far."""
+        self._streamed.setdefault((key, attempt), {})[where] = text
+
+    def said(self, key: TaskKey, attempt: int) -> list[str]:
+        """All texts of an attempt."""
+        return list(self._streamed.get((key, attempt), {}).values())
+
+    def shown(self, key: TaskKey, ending: Any) -> None:
+        """A node shows how a task ended."""
+        known = self.checker.truth(key)
+        if known.outcome is None or ending_of_row(known.outcome) != ending:
+            self.checker.violate("TOLD_IS_DURABLE", key, f"shown: {ending}; written: {known.outcome}")
+
+    def still_open(self, key: TaskKey, state: int) -> None:
+        """A node shows that a task goes on, whose end was told before it was asked."""
+        if state < FIRST_TERMINAL:
+            self.checker.callers.open(key, state)
+
+
+class _ErrorLog(logging.Handler):
+    """What a node logs as an error is a bug of ours, but for what it says of the world."""
+
+    EXPECTED = ("no space in the journal", "cannot reach the journal", "%s the journal", "what this node owns cannot",
+                "another process has joined", "the store is broken", "another node refuses this one")  # fmt: skip
+
+    def __init__(self, world: NodesWorld) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See logging.Handler."""
+        if record.msg.startswith(self.EXPECTED):
+            return
+        text = record.getMessage()
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            text += f": {record.exc_info[1]!r}"
+        self._world.checker.violate("NOTHING_RAISES", None, text)
