@@ -27,15 +27,17 @@ PATIENCE = 30.0
 """Seconds within which anything must happen that has no bound of its own: the machine may be busy."""
 
 
+LOCKS = Path(tempfile.gettempdir()) / f"agent-reach-test-ports-{os.getuid()}"
+
+
 def free_port() -> int:
     """A port below those that the system gives to connections, so that nobody takes it while its server is down; nor
     does another process of tests, for each keeps a lock for each of its ports."""
-    locks = Path(tempfile.gettempdir()) / "agent-reach-test-ports"
-    locks.mkdir(exist_ok=True)
+    LOCKS.mkdir(exist_ok=True)
     for port in range(20_000 + os.getpid() % 5_000, 32_000, 7):
         if port in _given:
             continue
-        lock = (locks / str(port)).open("w")
+        lock = (LOCKS / str(port)).open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with socket.socket() as probe:

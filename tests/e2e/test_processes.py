@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-import tempfile
-from pathlib import Path
 
-from tests.e2e.processes import free_port
+from tests.e2e.processes import LOCKS, free_port
 
 
 def test_no_other_process_of_tests_gets_a_port_while_this_one_lives() -> None:
@@ -14,7 +12,7 @@ def test_no_other_process_of_tests_gets_a_port_while_this_one_lives() -> None:
     ports = [free_port() for _ in range(3)]
     assert len(set(ports)) == 3
     for port in ports:
-        with (Path(tempfile.gettempdir()) / "agent-reach-test-ports" / str(port)).open("w") as other:
+        with (LOCKS / str(port)).open("w") as other:
             try:
                 fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
