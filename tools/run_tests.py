@@ -23,12 +23,15 @@ JOBS = int(os.environ.get("JOBS", "0")) or (os.cpu_count() or 1) + 2
 """Processes at once. With more than this, tests that wait for an answer in time begin to miss it."""
 LONG = (
     "tests/sim/test_planted.py",
-    "tests/sim/test_histories.py",
     "tests/e2e/test_overload.py",
+    "tests/sim/test_histories.py",
     "tests/e2e/test_cluster.py",
+    "tests/sim/test_nodes.py",
     "tests/e2e/test_kills.py",
+    "tests/sim/test_planted_nodes.py",
 )
-"""Files that take longest, each a part of its own; they begin first, so that none of them is what all wait for."""
+"""Files that take longest, each a part of its own; they begin first, so that none of them is what all wait for, and
+those that compute take turns with those that wait."""
 FEW = {"tests/e2e": 2, "tests/cluster": 1, "tests/contracts": 2}
 """How many files of a folder make one part; each process has to load all that it tests."""
 OTHERWISE = 12
