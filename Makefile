@@ -9,7 +9,7 @@ BUF_VERSION := 1.75.0
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints services gen gen-check golden buf-check lint format types test sim planted fuzz kill-test cluster-test storm-test long-test demo cluster bench ci clean
+.PHONY: help setup constraints deploy-check services gen gen-check golden buf-check lint format types test sim planted fuzz kill-test cluster-test storm-test long-test demo cluster bench ci clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,7 +82,7 @@ kill-test: $(STAMP) ## kill -9 of servers and of agents under 250 tasks a second
 	@RATE=250 KILLS=$(or $(KILLS),100) $(BIN)/python -m pytest -q -s tests/e2e/test_kills.py $(ARGS)
 
 cluster-test: $(STAMP) ## Faults of a cluster of real nodes in full: kill -9 of NODE_KILLS=30 nodes under load, and what else befalls one
-	@NODE_KILLS=$(or $(NODE_KILLS),30) $(BIN)/python -m pytest -q -s tests/e2e/test_cluster*.py $(ARGS)
+	@NODE_KILLS=$(or $(NODE_KILLS),30) ROUNDS=$(or $(ROUNDS),5) $(BIN)/python -m pytest -q -s tests/e2e/test_cluster*.py $(ARGS)
 
 storm-test: $(STAMP) ## All agents fail for 30 s, and twice the work that can be done for 60 s
 	@STORM_SECONDS=30 OVERLOAD_SECONDS=60 $(BIN)/python -m pytest -q -s tests/e2e/test_overload.py $(ARGS)
@@ -91,7 +91,10 @@ long-test: $(STAMP) ## A computation of 40 s with progress and without, and EXAM
 	@COMPUTATION_SECONDS=40 $(BIN)/python -m pytest -q -s tests/e2e/test_reachability.py -k HLT_7 $(ARGS)
 	@EXAMPLES=$(or $(EXAMPLES),10) $(BIN)/python -m pytest -q --timeout 3000 tests/contracts/test_journal.py tests/contracts/test_fences.py -k any_sequence
 
-ci: lint types gen-check buf-check test ## Everything CI runs
+deploy-check: $(STAMP) ## Lint what is in deploy/; a linter that is not here is skipped, loudly
+	@$(BIN)/python tools/deploy_check.py
+
+ci: lint types gen-check buf-check deploy-check test ## Everything CI runs
 
 ##@ Use
 

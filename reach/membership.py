@@ -3,7 +3,7 @@
     membership = Membership(config, host, journal, node_id)     # before anything is restored
     membership.join(services, interceptor, stack)               # before it serves
     await membership.start(address)                             # once it serves: joins, claims, leads if it is to
-    await membership.leave()                                    # hands over what it owns
+    await membership.leave(seconds)                             # hands over what it owns
     await membership.stop()
 
 A node that has the journal to itself, with no etcd, is a cluster of one.
@@ -25,7 +25,7 @@ from reach.cluster.single import SingleCluster
 from reach.config import Config
 from reach.errors import Unavailable
 from reach.rpc.interceptors import Interceptor
-from reach.rpc.joining import join
+from reach.rpc.joining import PeerTls, join
 from reach.rpc.services import Services
 from reach.runtime.claims import Claims
 from reach.runtime.host import Host
@@ -74,10 +74,7 @@ class Membership:
     def join(self, services: Services, interceptor: Interceptor, stack: AsyncExitStack) -> None:
         """Brings to the other nodes what is theirs, and takes from them what is ours. Before the server serves; `stack`
         gets what ends it."""
-        server, roots = self._config.server, None
-        if server.tls_cert:
-            roots = _read(self._config.cluster.peer_ca or server.tls_cert)
-        peers = join(services, interceptor, self.member, secret_of(self._config), roots)
+        peers = join(services, interceptor, self.member, secret_of(self._config), _peer_tls(self._config))
         assert services.reach.abroad is not None
         stack.push_async_callback(services.reach.abroad.stop)
         stack.push_async_callback(peers.stop)
@@ -105,10 +102,10 @@ class Membership:
         if self._alone:
             await self.claims.fulfilled()
 
-    async def leave(self) -> None:
-        """Hands over what this node owns, and goes."""
+    async def leave(self, seconds: float) -> None:
+        """Hands over what this node owns, and goes; it waits for others to take it for `seconds` at most."""
         if self._tasks:
-            await self.member.leave()
+            await self.member.leave(seconds)
 
     async def stop(self) -> None:
         """Ends what runs here."""
@@ -136,6 +133,14 @@ def _cluster(config: Config) -> Cluster:
         _read(settings.ca), _read(settings.cert), _read(settings.key),
     )  # fmt: skip
     return EtcdCluster(access, settings.name)
+
+
+def _peer_tls(config: Config) -> PeerTls | None:
+    server = config.server
+    if not server.tls_cert:
+        return None
+    roots, key, certificate = map(_read, (config.cluster.peer_ca or server.tls_cert, server.tls_key, server.tls_cert))
+    return PeerTls(roots or b"", key or b"", certificate or b"")
 
 
 def secret_of(config: Config) -> bytes:

@@ -340,10 +340,11 @@ class Node:
             return
         self._serving = False
         self.reach.stopping = True
+        drain_s = max(self.config.server.drain_seconds - CLOSE_SECONDS, self.config.server.drain_seconds / 2)
+        deadline = time.monotonic() + drain_s
         await self._grpc.not_serving()
         if self.membership is not None:
-            await self.membership.leave()
-        deadline = time.monotonic() + self.config.server.drain_seconds - CLOSE_SECONDS
+            await self.membership.leave(drain_s)
         while self._running() and time.monotonic() < deadline:  # noqa: ASYNC110 - many reasons end a task
             await asyncio.sleep(0.05)
         await self._stack.aclose()

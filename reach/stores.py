@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote
 
 from reach.config import Config
-from reach.errors import Unavailable
+from reach.errors import InvalidRequest, Unavailable
 from reach.store.base import Journal, KeyStore, StoreError, StoreLocked
 from reach.store.keys import SqliteKeyStore
 from reach.store.memory import MemoryJournal
@@ -33,8 +34,27 @@ def _journal(config: Config) -> Journal:
     if storage.type == "postgres":
         from reach.store.postgres import PostgresJournal  # which nobody else has to wait for
 
-        return PostgresJournal(storage.url)
+        return PostgresJournal(database_of(config))
     return MemoryJournal() if storage.type == "memory" else SqliteJournal(Path(storage.path))
+
+
+def database_of(config: Config) -> str:
+    """The address of the database, with its password if that is in a file.
+
+    Raises:
+        InvalidRequest: the file cannot be read, or is empty.
+    """
+    url, file = config.storage.url, config.storage.password_file
+    if not file:
+        return url
+    try:
+        password = Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"storage.password_file cannot be read: {error}") from error
+    if not password:
+        raise InvalidRequest(f"storage.password_file is empty: {file}")
+    user, _, rest = url.partition("@")
+    return f"{user}:{quote(password, safe='')}@{rest}"
 
 
 def open_keys(config: Config) -> KeyStore | None:
@@ -44,5 +64,5 @@ def open_keys(config: Config) -> KeyStore | None:
     if config.storage.type == "postgres":
         from reach.store.postgres_keys import PostgresKeyStore
 
-        return PostgresKeyStore(config.storage.url)
+        return PostgresKeyStore(database_of(config))
     return SqliteKeyStore(Path(config.storage.path))

@@ -50,8 +50,8 @@ def _addresses(server: str | None) -> list[str]:
     """The servers that were named, without those that say nothing."""
     if server is None:
         return []
-    if addresses := [one for part in server.split(",") if (one := checked_address(part))]:
-        return addresses
+    if addresses := checked_address(server):
+        return addresses.split(",")
     raise click.UsageError("--server is host:port, or several of them with commas between.")
 
 

@@ -55,11 +55,11 @@ def play(processes: DemoProcesses, jobs: list[Job], *, as_json: bool, keep: bool
 
 
 def _target(processes: DemoProcesses) -> Target:
-    return Target(processes.servers[0], None if processes.given else "", None)
+    return Target(processes.servers, None if processes.given else "", None)
 
 
 def _keep(processes: DemoProcesses) -> None:
-    say(f"\nStill running. In another terminal:\n  export AGENT_REACH_ADDR={processes.servers[0]}")
+    say(f"\nStill running. In another terminal:\n  export AGENT_REACH_ADDR={','.join(processes.servers)}")
     say(
         '  reach agents list\n  reach dispatch --agent order-reports "total revenue by region in 2025"\nCtrl-C ends it.'
     )
@@ -73,7 +73,7 @@ async def _send_all(processes: DemoProcesses, show: Show, tracks: list[Track]) -
     """Gives all tasks at once and follows each to its end."""
     show.stage(f"{len(tracks)} tasks")
     key, limit_s = (None, WORK_ELSEWHERE_S) if processes.given else ("", WORK_S)
-    async with Client(processes.servers[0], api_key=key, source="reach-demo") as client:
+    async with Client(processes.servers, api_key=key, source="reach-demo") as client:
         try:
             async with asyncio.timeout(limit_s):
                 await asyncio.gather(*(_send(client, processes, show, track) for track in tracks))

@@ -84,7 +84,8 @@ class DemoProcesses:
         """Starts the agents; `missing` says which are not there yet."""
         for number, (name, module, options) in enumerate(AGENTS):
             instance_id = self.agents[name]
-            names = ["--addr", self.servers[number % len(self.servers)], "--instance-id", instance_id]
+            spread = self.servers[number % len(self.servers) :] + self.servers[: number % len(self.servers)]
+            names = ["--addr", ",".join(spread), "--instance-id", instance_id]
             self._spawn(instance_id, [f"reach.demo_agents.{module}", *names, *options])
 
     def await_agents(self, server: Any) -> None:

@@ -159,7 +159,9 @@ def _of_config(data: str | None, file: str | None, *, make: bool) -> tuple[KeySt
     try:
         config = load(file, os.environ, {"storage.path": data, "storage.type": kind})
         if config.storage.type == "postgres":
-            return _of_database(config.storage.url)
+            from reach.stores import database_of
+
+            return _of_database(database_of(config))
         config = load(file, os.environ, {"storage.path": data, "storage.type": "sqlite"})
     except ConfigError as error:
         raise click.ClickException(error.message) from error

@@ -55,6 +55,7 @@ def _files(config: Config) -> Iterator[Broken]:
         "matcher.key_file": matcher.key_file,
         "matcher.classifier_key_file": matcher.classifier_key_file,
         "session.key_file": session.key_file,
+        "storage.password_file": config.storage.password_file,
         "cluster.secret_file": config.cluster.secret_file,
         "cluster.peer_ca": config.cluster.peer_ca,
         "cluster.password_file": config.cluster.password_file,
@@ -80,6 +81,11 @@ def _cluster(config: Config) -> Iterator[Broken]:
         yield ("storage.url", "storage.type"), "storage.url must be postgres://user@host:port/database"
     if storage.url and storage.type != "postgres":
         yield ("storage.url", "storage.type"), f"storage.url is for storage.type postgres, which is {storage.type!r}"
+    if storage.password_file and not re.match(r"postgres(?:ql)?://[^\s/:@]+@", storage.url):
+        text = (
+            "storage.password_file needs storage.url with a user and without a password: postgres://user@host/database"
+        )
+        yield ("storage.password_file", "storage.url"), text
     if not cluster.endpoints:
         return
     for one in cluster.endpoints:

@@ -82,7 +82,9 @@ class Storage(Section, frozen=True):
     tests. `postgres`: in the database at `url`, which the nodes of a cluster share."""
     url: Text = ""
     """Where PostgreSQL is (15 or newer): `postgres://user:password@host:port/database`. The database must be there;
-    tables are made. A password is better kept in PGPASSFILE than here."""
+    tables are made. A password is better kept in `password_file` or PGPASSFILE than here."""
+    password_file: Text = ""
+    """File with the password of the user in `url`: a mounted secret. Read at the start."""
     path: Text = ""
     """Data folder: the journal and the API keys. It is made with mode 0700 and used by one server at a time. Empty:
     `agentreach` in `$XDG_DATA_HOME`, that is `~/.local/share/agentreach`: the same one from wherever you start. Put it

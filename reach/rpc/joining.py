@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import grpc
+
 from reach.rpc.homes import FarHomes
 from reach.rpc.interceptors import Interceptor
 from reach.rpc.peer_secret import PeerSecret
@@ -13,8 +17,18 @@ from reach.runtime.elsewhere import Whereabouts
 from reach.runtime.ownership import Owners
 
 
+class PeerTls(NamedTuple):
+    """How this node speaks TLS to others."""
+
+    roots: bytes
+    """The authority that signs the certificates of nodes."""
+    key: bytes
+    """Of the certificate, which others may ask for (mTLS)."""
+    certificate: bytes
+
+
 def join(
-    services: Services, interceptor: Interceptor, owners: Owners, secret: bytes, tls_roots: bytes | None = None
+    services: Services, interceptor: Interceptor, owners: Owners, secret: bytes, tls: PeerTls | None = None
 ) -> Peers:
     """Brings what others own to them from now on, and serves them in turn.
 
@@ -23,7 +37,7 @@ def join(
         interceptor: Of its server, which does not serve yet.
         owners: Who owns what.
         secret: What all nodes of the cluster have.
-        tls_roots: The authority that signs the certificates of nodes; None: nodes speak without TLS.
+        tls: None: nodes speak without it.
 
     Returns:
         The other nodes; to be stopped before the server stops.
@@ -33,7 +47,7 @@ def join(
     """
     reach = services.reach
     proof = PeerSecret(secret, services.node_id, services.clock.wall_ms)
-    peers = services.peers = Peers(services, owners, proof, tls_roots)
+    peers = services.peers = Peers(services, owners, proof, None if tls is None else grpc.ssl_channel_credentials(*tls))
     reach.host.owners = owners
     reach.host.homeward.far = FarHomes(peers, reach.host)
     reach.abroad = Whereabouts(reach.host, owners, peers.has)

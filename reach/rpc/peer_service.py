@@ -13,6 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from agentreach.internal.v1 import peer_pb2, peer_pb2_grpc
 from reach.errors import InvalidRequest, Reason
+from reach.rpc import peer_version
 from reach.rpc.access import TABLE
 from reach.rpc.link_end import LinkEnd
 from reach.rpc.peer_messages import pool_key, pool_name, principal_from
@@ -26,6 +27,8 @@ from reach.runtime.elsewhere import Elsewhere
 from reach.telemetry.tracing import set_current_trace
 
 log = logging.getLogger(__name__)
+
+SENT = frozenset({KEY, peer_version.KEY})
 
 
 class Behaviour(NamedTuple):
@@ -69,10 +72,12 @@ class PeerServicer(peer_pb2_grpc.PeerServiceServicer):
 
     def _check(self, context: Any) -> str:
         """The node that calls. Raises InvalidRequest."""
-        for key, value in context.invocation_metadata() or ():
-            if key == KEY:
-                return self._peers.secret.check(str(value))
-        raise InvalidRequest("this is for nodes of this cluster", Reason.UNAUTHENTICATED)
+        sent = {key: str(value) for key, value in context.invocation_metadata() or () if key in SENT}
+        if KEY not in sent:
+            raise InvalidRequest("this is for nodes of this cluster", Reason.UNAUTHENTICATED)
+        node_id = self._peers.secret.check(sent[KEY])
+        peer_version.check(sent.get(peer_version.KEY, ""))
+        return node_id
 
     async def Link(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         """See the contract."""

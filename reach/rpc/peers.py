@@ -14,6 +14,7 @@ import grpc
 from agentreach.internal.v1 import peer_pb2, peer_pb2_grpc
 from agentreach.v1 import dispatch_pb2, task_pb2
 from reach.errors import ReachError, Reason, ResourceExhausted
+from reach.rpc import peer_version
 from reach.rpc.peer_messages import Unreachable, identity_of, pool_key, pool_name, unavailable
 from reach.rpc.peer_secret import KEY, PeerSecret
 from reach.rpc.principal import Principal
@@ -21,6 +22,7 @@ from reach.rpc.tunnel import UNREAD_BYTES, Tunnel
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.ownership import NOBODY, Owners, Peer
 from reach.runtime.rooms import Rooms
+from reach.wire.handshakes import advice
 from reach.wire.peer_frames import summary_item
 from reach.wire.status import error_from_rpc
 
@@ -75,17 +77,24 @@ class Peers:
         services: Of this node.
         owners: Who owns what.
         secret: Proves this node to the others.
-        tls_roots: The authority that signs the certificates of nodes; None: nodes speak without TLS.
+        credentials: Of TLS: which authority signs the certificates of nodes, and the one of this node; None: nodes
+            speak without TLS.
     """
 
-    def __init__(self, services: Services, owners: Owners, secret: PeerSecret, tls_roots: bytes | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        owners: Owners,
+        secret: PeerSecret,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
         self.services = services
         self.owners = owners
         self.secret = secret
-        self._tls_roots = tls_roots
+        self._credentials = credentials
         self._connections: dict[Peer, Connection] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._told: set[tuple[Peer, Reason]] = set()
+        self._told: set[tuple[Peer, str]] = set()
         self._tunnels: dict[Peer, Tunnel] = {}
         self._running: set[asyncio.Task[None]] = set()
         self.branches: WeakSet[Branches] = WeakSet()
@@ -106,12 +115,10 @@ class Peers:
         if found is None:
             if len(self._connections) >= PEERS:
                 self.forget(next(iter(self._connections.values())))
-            if self._tls_roots is None:
+            if self._credentials is None:
                 channel = grpc.aio.insecure_channel(peer.address, options=CHANNEL)
             else:
-                channel = grpc.aio.secure_channel(
-                    peer.address, grpc.ssl_channel_credentials(self._tls_roots), options=CHANNEL
-                )
+                channel = grpc.aio.secure_channel(peer.address, self._credentials, options=CHANNEL)
             found = self._connections[peer] = Connection(peer, channel)
         return found
 
@@ -196,7 +203,7 @@ class Peers:
 
     def proof(self, peer: Peer) -> tuple[tuple[str, str], ...]:
         """The metadata of a call to a node."""
-        return ((KEY, self.secret.proof(peer.node_id)),)
+        return ((KEY, self.secret.proof(peer.node_id)), (peer_version.KEY, peer_version.VERSION))
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -296,16 +303,21 @@ class Peers:
         if failure.code() is grpc.StatusCode.UNAVAILABLE and error.reason is Reason.OWNER_UNAVAILABLE:
             self.forget(connection)
         if error.reason in (Reason.OWNER_UNAVAILABLE, Reason.SHUTTING_DOWN):
+            if self._credentials is not None and (what_to_do := advice(failure.details() or "")):
+                self._tell_once(peer, "no TLS connection to another node", what_to_do)
             return Unreachable(f"node {peer.node_id!r}: {error.message}")
         if error.reason is Reason.UNAUTHENTICATED:  # clients are authenticated here: it is us who are not known there
-            self._tell_once(peer, error)
+            self._tell_once(peer, "another node refuses this one", error.reason.name)
             return Unreachable(f"node {peer.node_id!r} does not take our secret")
+        if error.reason is Reason.VERSION_NOT_SUPPORTED:  # nor is this ever said to clients here
+            self._tell_once(peer, "another node does not understand this one", error.message)
+            return Unreachable(f"node {peer.node_id!r}: {error.message}")
         return error
 
-    def _tell_once(self, peer: Peer, error: ReachError) -> None:
-        if (peer, error.reason) not in self._told and len(self._told) < PEERS:
-            self._told.add((peer, error.reason))
-            log.error("another node refuses this one", extra={"node": peer.node_id, "reason": error.reason.name})
+    def _tell_once(self, peer: Peer, message: str, why: str) -> None:
+        if (peer, message) not in self._told and len(self._told) < PEERS:
+            self._told.add((peer, message))
+            log.error(message, extra={"node": peer.node_id, "address": peer.address, "reason": why})
 
     async def stop(self) -> None:
         """Closes all links and connections."""

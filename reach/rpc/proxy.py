@@ -25,11 +25,9 @@ from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.ownership import Peer
 from reach.telemetry.tracing import current_trace
 
-TRIES: Final = 3
-"""How often a call is brought to a node that has no place for it."""
 PATIENCE_S: Final = 5.0
-"""How long a call waits for an owner that can be reached: longer than it takes to move the shards of a node that died
-(CLU-3). Never longer than the call itself."""
+"""How long a call waits for an owner that can be reached and has a place for it: longer than it takes to move the
+shards of a node that died (CLU-3), or that was asked to stop. Never longer than the call itself."""
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 0.5
 
@@ -67,18 +65,15 @@ class _Turns:
         patience = PATIENCE_S if left is None else min(PATIENCE_S, max(0.0, left - 0.1))
         self._until = self._loop.time() + patience
         self._pause_s = FIRST_PAUSE_S
-        self._misplaced = 0
+        self._led_on = False
 
     async def next(self, failure: Elsewhere | Unreachable) -> None:
         """Waits for the next try. Raises Unavailable if there is none."""
-        if isinstance(failure, Elsewhere):
-            self._misplaced += 1
-            if self._misplaced >= TRIES:
-                raise unavailable("it is changing hands")
-            if failure.pool is not None and self._misplaced == 1:
-                return  # it says where to go
+        if isinstance(failure, Elsewhere) and failure.pool is not None and not self._led_on:
+            self._led_on = True
+            return  # it says where to go
         if self._loop.time() + self._pause_s > self._until:
-            raise unavailable(str(failure))
+            raise unavailable("it is changing hands" if isinstance(failure, Elsewhere) else str(failure))
         await asyncio.sleep(self._pause_s)
         self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
 

@@ -141,17 +141,15 @@ class Member:
             else:
                 return
 
-    async def leave(self) -> None:
-        """Hands over what it owns, and goes. Never raises: what nobody takes in time is claimed after the end."""
+    async def leave(self, seconds: float = LEAVE_SECONDS) -> None:
+        """Hands over what it owns, and goes. Never raises: what nobody takes within `seconds` is claimed after the
+        end."""
         cluster = self._cluster
         try:
-            async with asyncio.timeout(LEAVE_SECONDS):
+            async with asyncio.timeout(min(seconds, LEAVE_SECONDS)):
                 self._info = self._info._replace(weight=0)
                 await cluster.membership.update(self._info)
-                away = drained(cluster.registry)
-                nodes = cluster.membership.nodes()
-                heirs = [name for name, info in nodes.items() if info.weight > 0 and name not in away]
-                while heirs and self._claims.owned:  # noqa: ASYNC110 - seldom, and for some seconds at most
+                while self._claims.owned and self._has_heirs():  # noqa: ASYNC110 - seldom, and for some seconds at most
                     await asyncio.sleep(0.02)
         except TimeoutError:
             log.warning("this node goes without handing over: nobody took over in time")
@@ -159,6 +157,11 @@ class Member:
             log.warning("this node goes without handing over: %s", error)
         await cluster.election.resign()
         await cluster.membership.leave()
+
+    def _has_heirs(self) -> bool:
+        """Whether somebody would take what this node owns. Asked anew each time: all may be leaving at once."""
+        away, nodes = drained(self._cluster.registry), self._cluster.membership.nodes()
+        return any(info.weight > 0 and name not in away for name, info in nodes.items())
 
     async def _tell(self) -> None:
         """Tells the others of the agents here, and whether the journal answers."""

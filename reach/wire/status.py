@@ -25,6 +25,7 @@ from grpc_status import rpc_status
 
 from agentreach.v1 import error_pb2
 from reach.errors import ErrorClass, ReachError, Reason, error_of
+from reach.wire.handshakes import advice
 
 DOMAIN: Final = "agentreach"
 DETAILS_KEY: Final = "grpc-status-details-bin"
@@ -184,6 +185,8 @@ def error_from_rpc(failure: grpc.aio.AioRpcError) -> ReachError:
     elif failure.code() is _C.INTERNAL and message.startswith("Internal error from Core"):
         # A write met the end of its stream, and the client lost what the server said (grpc/grpc#36066): ask again.
         reason = Reason.OWNER_UNAVAILABLE
+    elif failure.code() is _C.UNAVAILABLE and (what_to_do := advice(message)):
+        message = f"{what_to_do} ({message})"
     return error_of(TABLE[reason].error_class, reason, bounded_text(message))
 
 

@@ -164,6 +164,7 @@ def test_nothing_can_be_changed_afterwards():
         ("\n\nstorage:\n\n  type: oracle\n", 5, ["storage.type", "'oracle'"]),
         ("storage:\n  type: postgres\n", 2, ["storage.url", "postgres://"]),
         ("storage:\n  url: postgres://a@b/c\n", 2, ["storage.url", "storage.type"]),
+        ("storage:\n  password_file: /dev/null\n", 2, ["storage.password_file", "storage.url"]),
         ("telemetry:\n  sample_ratio: .nan\n", 2, ["sample_ratio", "finite"]),
         ("telemetry:\n  sample_ratio: 1.5\n", 2, ["sample_ratio", "<= 1"]),
         ("heartbeat:\n  interval: .inf\n", 2, ["heartbeat.interval", "finite"]),

@@ -158,6 +158,18 @@ async def test_CLU_3_a_call_waits_while_its_pool_has_no_owner_for_a_moment(nodes
     assert task["task_id"] in nodes["three"].tasks()
 
 
+async def test_CLU_6_a_call_waits_for_an_owner_that_has_not_loaded_yet_what_it_was_handed(nodes):
+    agent_type = owned(nodes, "two")
+    nodes.give(agent_type, "three", seen_by=("one",))
+    answer = asyncio.ensure_future(
+        nodes.stubs("one").dispatch.Dispatch(pb.DispatchRequest(task=spec(agent_type)), timeout=TIMEOUT)
+    )
+    await asyncio.sleep(1.0)
+    assert not answer.done(), "it is asked for as long as it may soon be there"
+    nodes.give(agent_type, "three")
+    assert not (await answer).deduplicated
+
+
 async def test_CLU_1_calls_about_agents_reach_the_owner_of_their_pool(nodes):
     agent_type = owned(nodes, "two")
     registration: dict[str, Any] = {

@@ -145,6 +145,17 @@ async def test_CLU_4_who_leaves_hands_over_first(nodes: Nodes) -> None:
     await nodes.until_all_is_owned()
 
 
+async def test_CLU_4_who_leaves_waits_for_nobody_who_leaves_as_well(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def all_leave() -> None:
+        await asyncio.gather(*(node.member.leave() for node in nodes.all.values()))
+
+    await nodes.beside(all_leave())
+    assert "without handing over" not in caplog.text
+    assert not nodes.memory.nodes
+
+
 async def test_CLU_4_who_does_not_reach_the_journal_loses_what_it_has_to_those_who_do(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,7 +70,7 @@ def _page(cluster: LocalCluster) -> str:
     lines.append(f"  PostgreSQL  {cluster.postgres.address('reach')}")
     lines.append(f"  logs, data  {cluster.folder}; cluster.json there has all of this, for programs")
     lines.append("Use it, in another terminal:")
-    lines.append(f"  export AGENT_REACH_ADDR={cluster.addresses[0]}    # any node takes any call")
+    lines.append(f"  export AGENT_REACH_ADDR={','.join(cluster.addresses)}    # any node takes any call")
     lines.append(f"  reach demo --server {','.join(cluster.addresses)}")
     first = next(iter(cluster.nodes.values()))
     lines.append(
