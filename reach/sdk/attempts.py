@@ -18,7 +18,7 @@ from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceE
 from reach.sdk.attempt import Attempt
 from reach.sdk.bridge import Bridge
 from reach.sdk.connection import Sender, log
-from reach.sdk.encoding import LINK, output_outcome, result_item
+from reach.sdk.encoding import output_outcome, result_item
 from reach.sdk.figures import Figures
 from reach.sdk.flow import Flow
 from reach.sdk.handlers import DEFAULT_METHOD, FOLDED, Handler, run_coroutine, run_in_thread
@@ -350,8 +350,7 @@ class Attempts(Bridge):
         """Tells the server that an attempt runs."""
         attempt.accepted = True
         if self._connection.up and not attempt.ended and not attempt.cancelled:
-            items: Fields = {"accepts": [{"link": LINK, "key": attempt.key}]}
-            self._outbox.put(attach_pb2.AttachRequest(**items).SerializeToString())
+            self.notes.accept(attempt)
 
     def _finish_folded(self, attempt: Attempt) -> None:
         flow = attempt.flow

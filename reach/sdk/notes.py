@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+from contextvars import Context
 from typing import TYPE_CHECKING, Final
 
 from agentreach.v1 import attach_pb2
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from reach.sdk.attempt import Attempt
 
 CHECKPOINT_LIMIT: Final = 256 << 10
+ACCEPT_S: Final = 0.01
+"""How long an agent may keep to itself that a handler has begun which does not end at once."""
 
 
 def cancelled_error() -> InvalidRequest:
@@ -31,6 +34,8 @@ class Notes:
     def __init__(self, connection: Sender) -> None:
         self._connection = connection
         self.waiting: dict[Attempt, tuple[Progress | None, bytes | None]] = {}
+        self._accepted: list[Attempt] = []
+        self._timer: asyncio.TimerHandle | None = None
 
     def progress(self, attempt: Attempt, progress: Progress) -> None:
         """Sends how far it is."""
@@ -57,8 +62,32 @@ class Notes:
         """The attempt is over."""
         self.waiting.pop(attempt, None)
 
+    def accept(self, attempt: Attempt) -> None:
+        """It runs. That is said with the next frame, or after `ACCEPT_S`: nobody waits for it, and each frame wakes all
+        whom it passes."""
+        self._accepted.append(attempt)
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(ACCEPT_S, self._accept_now, context=Context())  # ours would hold the task
+
+    def _accept_now(self) -> None:
+        self._timer = None
+        if self._accepted:
+            self._connection.outbox.wake()
+
+    def _gather_accepted(self) -> None:
+        """Those that are over by now need not be told of: their outcome says it all. Nor if there is no stream: the
+        hello of the next one names what runs."""
+        accepted, self._accepted = self._accepted, []
+        running = [one for one in accepted if not (one.ended or one.cancelled)]
+        if running and self._connection.up:
+            items: Fields = {"accepts": [{"link": LINK, "key": one.key} for one in running]}
+            self._connection.outbox.put(attach_pb2.AttachRequest(**items).SerializeToString())
+
     def gather(self) -> None:
         """A frame is about to be made."""
+        if self._accepted:
+            self._gather_accepted()
         if not self.waiting or not self._connection.up:
             return
         for attempt, (progress, checkpoint) in self.waiting.items():

@@ -8,6 +8,7 @@ import contextlib
 import pytest
 
 from reach import Agent, AgentError, InvalidRequest, Reason, ResourceExhausted, Unavailable
+from reach.sdk import notes
 from tests.sdk.fake_server import FakeServer, refusal
 
 
@@ -97,6 +98,28 @@ async def test_work_that_lasts_is_accepted_first(server):
         assert (accept.key.task_id, accept.key.attempt, accept.link) == ("t", 1, 1)
         go.set()
         assert (await stream.result("t")).output.WhichOneof("content") is None
+
+
+async def test_what_begins_about_the_same_time_is_accepted_in_one_frame(server, monkeypatch):
+    """Each frame wakes the server, perhaps a node behind it, and nobody waits for this one."""
+    monkeypatch.setattr(notes, "ACCEPT_S", 0.5)  # 10 ms, but this machine may be busy
+    go = asyncio.Event()
+
+    async def slow(task):
+        await (asyncio.sleep(0) if task.task_id == "over" else go.wait())
+
+    async with running(server, slow, max_concurrency=16) as (_, stream):
+        for number in range(4):
+            stream.offer(f"t{number}", method="slow")
+            await asyncio.sleep(0.01)
+        await stream.wait("accepts", 4)
+        assert len([frame for frame in stream.frames if frame.accepts]) == 1
+        stream.offer("over", method="slow")
+        await stream.result("over")
+        await stream.settle()
+        assert "over" not in [accept.key.task_id for accept in stream.items("accepts")]
+        go.set()
+        await stream.wait("results", 5)
 
 
 async def test_repeated_offers(server):
