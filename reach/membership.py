@@ -23,6 +23,8 @@ from reach.cluster.etcd_api import Access
 from reach.cluster.leader import Leader
 from reach.cluster.single import SingleCluster
 from reach.config import Config
+from reach.config.sharing import SharedRules
+from reach.config.watching import Rules
 from reach.errors import Unavailable
 from reach.rpc.interceptors import Interceptor
 from reach.rpc.joining import PeerTls, join
@@ -79,11 +81,12 @@ class Membership:
         stack.push_async_callback(services.reach.abroad.stop)
         stack.push_async_callback(peers.stop)
 
-    async def start(self, address: str) -> None:
+    async def start(self, address: str, rules: Rules) -> None:
         """Takes part from now on; a node that is alone has all there is when it returns.
 
         Args:
             address: Where other nodes reach this one.
+            rules: Of this node, which it shares with the others.
 
         Raises:
             Unavailable: etcd does not answer.
@@ -95,7 +98,12 @@ class Membership:
         self.member.reached_at(address)
         if self._standing is not None:
             self._standing.address = address
+        shared = SharedRules(rules, self.cluster.registry, self.node_id)
+        if not self._alone:
+            await shared.join()
         work = {"member": self.member.run(), "leader": self.leader.run()}
+        if not self._alone:
+            work["rules"] = shared.run()
         self._tasks = [asyncio.create_task(one, name=name) for name, one in work.items()]
         for task in self._tasks:
             task.add_done_callback(_failed)
@@ -124,15 +132,17 @@ def _failed(task: asyncio.Task[None]) -> None:
 
 
 def _cluster(config: Config) -> Cluster:
+    return EtcdCluster(access_of(config), config.cluster.name) if config.cluster.endpoints else SingleCluster()
+
+
+def access_of(config: Config) -> Access:
+    """Where etcd is, and how to get in."""
     settings = config.cluster
-    if not settings.endpoints:
-        return SingleCluster()
     password = _read(settings.password_file) or b""
-    access = Access(
+    return Access(
         settings.endpoints, settings.user, password.decode(errors="replace").strip(),
         _read(settings.ca), _read(settings.cert), _read(settings.key),
     )  # fmt: skip
-    return EtcdCluster(access, settings.name)
 
 
 def _peer_tls(config: Config) -> PeerTls | None:

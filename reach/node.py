@@ -47,6 +47,7 @@ from reach.runtime.reach_api import Reach
 from reach.runtime.retention import Retention
 from reach.runtime.rules import take_rules
 from reach.runtime.standing import NodeStanding
+from reach.runtime.standing_alerts import StandingAlerts
 from reach.store.base import Journal, KeyStore, SharedJournal, StoreError
 from reach.stores import open_journal, open_keys
 from reach.telemetry.exposition import OtlpMetrics, prometheus_text
@@ -178,6 +179,7 @@ class Node:
         self._serving = self.standing.is_open = True
         await self._grpc.tell_health(serving=self.standing.is_ready())
         self._own(self._grpc.follow(self.standing.is_ready), "health")
+        self._own(StandingAlerts(self.standing, self.metrics.alerted).run(), "alerts")
         log.info(
             "serving",
             extra={"grpc": self.port, "http": self.admin_port, "store": config.storage.type, "restored": restored},
@@ -205,7 +207,7 @@ class Node:
     async def _take_part(self, address: str) -> None:
         if self.membership is not None:
             self._stack.push_async_callback(self.membership.stop)
-            await self.membership.start(address)
+            await self.membership.start(address, self.rules)
 
     async def _load_rules(self) -> None:
         """Vocabulary and routes, before anything is read that they give a meaning."""

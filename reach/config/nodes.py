@@ -15,13 +15,22 @@ NODE_LIMIT: Final = 20_000
 """Nodes under one node, each alias counted anew."""
 
 
-def read_root(path: Path, problems: list[str]) -> tuple[yaml.SafeLoader, yaml.Node] | None:
-    """The root of a file and what makes values of its nodes; None if it is empty or cannot be read, which is told."""
+def content_of(path: Path, problems: list[str]) -> bytes | None:
+    """What is in a file, as far as it may be read; None if it cannot be, which is told."""
     try:
         with path.open("rb") as file:
-            content = file.read(FILE_LIMIT + 1)
+            return file.read(FILE_LIMIT + 1)
     except OSError as error:
         problems.append(f"{path}: cannot be read: {error.strerror}")
+        return None
+
+
+def read_root(
+    path: Path, problems: list[str], content: bytes | None = None
+) -> tuple[yaml.SafeLoader, yaml.Node] | None:
+    """The root of a file and what makes values of its nodes; None if it is empty or cannot be read, which is told.
+    `content`: what is in it, where that is known."""
+    if content is None and (content := content_of(path, problems)) is None:
         return None
     if len(content) > FILE_LIMIT:
         problems.append(f"{path}: is larger than {FILE_LIMIT} bytes")

@@ -82,15 +82,19 @@ def kind_of(path: Path) -> str:
     return next((key for key in keys if key in ("routes", "skills")), "")
 
 
-def load_vocabulary(path: Path) -> Vocabulary:
+def load_vocabulary(path: Path, content: bytes | None = None) -> Vocabulary:
     """The vocabulary of a file.
+
+    Args:
+        path: The file.
+        content: What is in it, where that is known.
 
     Raises:
         ConfigError: With every problem, each with its line.
     """
     problems: list[str] = []
     placed: list[tuple[str, _Placed]] = []
-    for loader, body in _section(path, "skills", problems):
+    for loader, body in _section(path, "skills", problems, content):
         for number, (name, line, node) in enumerate(entries(path, body, "skills.", problems)):
             if number >= MAX_SKILLS:
                 problems.append(f"{path}:{line}: there are more than {MAX_SKILLS} skills")
@@ -109,19 +113,20 @@ def load_vocabulary(path: Path) -> Vocabulary:
     )
 
 
-def load_routes(path: Path, policies: Collection[str] = POLICIES) -> Routes:
+def load_routes(path: Path, policies: Collection[str] = POLICIES, content: bytes | None = None) -> Routes:
     """The routes of a file.
 
     Args:
         path: The file.
         policies: The routing policies that there are.
+        content: What is in the file, where that is known.
 
     Raises:
         ConfigError: With every problem, each with its line.
     """
     problems: list[str] = []
     placed: list[_Placed] = []
-    for loader, body in _section(path, "routes", problems):
+    for loader, body in _section(path, "routes", problems, content):
         if not isinstance(body, yaml.SequenceNode):
             problems.append(f"{path}:{body.start_mark.line + 1}: routes must be a list")
             break
@@ -154,9 +159,11 @@ def check_capabilities(path: Path, routes: Routes, vocabulary: Vocabulary) -> li
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _section(path: Path, name: str, problems: list[str]) -> Iterator[tuple[yaml.SafeLoader, yaml.Node]]:
+def _section(
+    path: Path, name: str, problems: list[str], content: bytes | None
+) -> Iterator[tuple[yaml.SafeLoader, yaml.Node]]:
     """The one section that a file has; a file without it is an empty one."""
-    read = read_root(path, problems)
+    read = read_root(path, problems, content)
     if read is None:
         return
     loader, root = read
