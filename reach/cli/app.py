@@ -13,10 +13,12 @@ from typing import Any
 import click
 
 from reach.cli.agents import agents
+from reach.cli.backup import backup, restore
 from reach.cli.cluster import cluster
 from reach.cli.demo import demo
 from reach.cli.dispatch import cancel, dispatch, tail, wait
 from reach.cli.dlq import dlq
+from reach.cli.doctor import doctor
 from reach.cli.exits import MEANINGS, Exit, advice_for, exit_of
 from reach.cli.explain import explain
 from reach.cli.input import give_input
@@ -68,6 +70,7 @@ def reach() -> None:
       reach tail                                      what happens now
       reach dlq list                                  what was given up
       reach cluster status                            how the server and its nodes do
+      reach doctor                                    what is wrong, and what to do
 
     The options below may be given behind the command too.
     """
@@ -89,6 +92,9 @@ for _command in (
     dlq,
     keys,
     cluster,
+    doctor,
+    backup,
+    restore,
     configuration,
     version,
 ):

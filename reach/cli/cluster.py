@@ -29,13 +29,13 @@ def cluster() -> None:
 @server_options
 @click.pass_context
 def status(context: click.Context) -> int:
-    """How each node does, as it says itself. Exit code 3 if one of them does not do well."""
+    """How each node does, as it says itself. Exit code 8 if one of them does not do well."""
     settings = settings_of(context)
     found = asked(settings)
     well = all(_is_well(node) for node in found.nodes)
     if settings.json:
         write_json({**_plain(found), "well": well})
-        return Exit.OK if well else Exit.UNREACHABLE
+        return Exit.OK if well else Exit.ATTENTION
     titles = ("NODE", "STATE", "SHARDS", "WEIGHT", "VERSION", "STORE", "ETCD", "LEASE", "UP", "<ADDRESS")
     write_table(titles, (_row(node, found) for node in found.nodes))
     for node in found.nodes:
@@ -44,7 +44,7 @@ def status(context: click.Context) -> int:
     nobody = sum(1 for one in found.placement if not one.owner)
     if nobody:
         write(f"{nobody} of {len(found.placement)} shards are owned by nobody who answers\n")
-    return Exit.OK if well else Exit.UNREACHABLE
+    return Exit.OK if well else Exit.ATTENTION
 
 
 @cluster.command()
@@ -65,7 +65,7 @@ def placement(context: click.Context) -> int:
 @server_options
 @click.pass_context
 def leader(context: click.Context) -> int:
-    """Who places the shards, and since when. Exit code 3 if nobody does."""
+    """Who places the shards, and since when. Exit code 8 if nobody does."""
     settings = settings_of(context)
     found = asked(settings)
     node = next((one for one in found.nodes if one.term), None)
@@ -81,7 +81,7 @@ def leader(context: click.Context) -> int:
     else:
         since = span(node.leading_for.ToMilliseconds() / 1_000)
         write_facts([("leader", node.node_id), ("since", f"{since} ago"), ("term", str(node.term))])
-    return Exit.OK if found.leader or not found.name else Exit.UNREACHABLE
+    return Exit.OK if found.leader or not found.name else Exit.ATTENTION
 
 
 @cluster.command()

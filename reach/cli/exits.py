@@ -19,6 +19,7 @@ class Exit(IntEnum):
     DENIED = 5
     EXHAUSTED = 6
     INTERNAL = 7
+    ATTENTION = 8
     INTERRUPTED = 130
 
 
@@ -31,6 +32,7 @@ MEANINGS: Final = {
     Exit.DENIED: "no credentials, wrong ones, or not allowed",
     Exit.EXHAUSTED: "a limit is reached (RESOURCE_EXHAUSTED)",
     Exit.INTERNAL: "a fault of Agent-Reach (INTERNAL)",
+    Exit.ATTENTION: "something needs an operator (doctor, cluster status)",
     Exit.INTERRUPTED: "interrupted (Ctrl-C)",
 }
 

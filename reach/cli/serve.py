@@ -78,6 +78,11 @@ def serve(file: str | None, memory: bool, journal: str | None, cluster: str | No
     return Exit.UNREACHABLE if code == 1 else code
 
 
+def overrides_of(journal: str | None, cluster: str | None) -> dict[str, object]:
+    """The fields that --journal and --cluster stand for."""
+    return _journal(journal) | _cluster(cluster)
+
+
 def _journal(url: str | None) -> dict[str, object]:
     """What --journal stands for."""
     if url is None:

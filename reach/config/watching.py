@@ -165,15 +165,16 @@ class Rules:
         except ConfigError as error:
             problems.extend(error.problems)
         self._loaded_once = True
-        found = [content_of(path, problems) if path is not None else None for path in self._named]
+        skills, routes = (content_of(path, problems) if path is not None else None for path in self._named)
+        texts = Texts(skills, routes, self._router)
         if problems:
-            raise ConfigError([*problems, *self._other_problems(found)])
-        return Texts(*found, self._router)
+            raise ConfigError([*problems, *self._other_problems(texts)])
+        return texts
 
-    def _other_problems(self, contents: list[bytes | None]) -> tuple[str, ...]:
+    def _other_problems(self, texts: Texts) -> tuple[str, ...]:
         """What is wrong with the files that could be read, so that all is told together."""
         try:
-            self.parsed(Texts(*contents, self._router))
+            self.parsed(texts)
         except ConfigError as error:
             return error.problems
         return ()

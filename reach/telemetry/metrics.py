@@ -53,7 +53,7 @@ BEATS: Final = ("stream", "unary", "warm")
 HEALTH: Final = ("STARTING", "HEALTHY", "SUSPECT", "UNHEALTHY", "OFFLINE")
 ALERTS: Final = (
     "stalled", "deaf", "unready", "unreachable", "beats_gone", "self_reported_failures", "panic", "wake_failed",
-    "circuit_open", "canary_rolled_back", "backlog",
+    "circuit_open", "canary_rolled_back", "backlog", "in_doubt", "lease_lost", "replaced", "etcd_away", "node_lost",
 )  # fmt: skip
 WEBHOOKS: Final = ("delivered", "failed", "given_up")
 SESSIONS: Final = ("known", "bytes", "evicted", "skew", "handoffs")

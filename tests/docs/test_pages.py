@@ -10,6 +10,7 @@ from typing import Any
 import click
 import pytest
 
+from agentreach.v1 import cluster_pb2
 from reach.cli.app import reach
 from reach.config import load
 from reach.telemetry.metrics import ALERTS
@@ -17,6 +18,7 @@ from reach.wire.webhooks import headers_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+STATES = cluster_pb2.NodeState.DESCRIPTOR.values_by_name
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 PAGES = [
     str(path.relative_to(ROOT))
@@ -118,3 +120,13 @@ def test_operations_names_every_alert() -> None:
         r"^\| `agentreach_alert_total\{kind\}` \| (.*) \|$", text_of("docs/operations.md"), re.MULTILINE
     )
     assert re.findall(r"`(\w+)`", row) == list(ALERTS)
+
+
+def test_operations_says_what_each_state_of_a_node_and_each_alert_of_a_cluster_means() -> None:
+    text = text_of("docs/operations.md")
+    rows = set(re.findall(r"^\| ([a-z ]+)(?:,[^|]*)? \|", text, re.MULTILINE))
+    names = {name.removeprefix("NODE_STATE_").replace("_", " ").lower() for name in STATES}
+    assert names - {"unspecified"} <= rows
+    seen = re.findall(r"^\| (alert .*?|another.*?) \|", text, re.MULTILINE)
+    for kind in ALERTS[ALERTS.index("in_doubt") :]:
+        assert any(f"`{kind}`" in one for one in seen), kind

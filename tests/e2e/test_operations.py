@@ -13,7 +13,9 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from reach import Client, TaskState
 from reach.cli.app import run
@@ -36,6 +38,9 @@ class Nodes(Equals):
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     made = Nodes(tmp_path_factory.mktemp("operations"))
     made.all["c"]._environment["AGENT_REACH_CLUSTER_WEIGHT"] = "0"
+    routes = made.folder / "routes.yaml"
+    routes.write_text("routes: []\n")
+    made.all["a"]._environment["AGENT_REACH_ROUTER_ROUTES_FILE"] = str(routes)
     try:
         made.start()
         yield made
@@ -66,6 +71,21 @@ def readyz(nodes: Nodes, name: str) -> tuple[int, dict[str, Any]]:
             return answer.status, json.load(answer)["checks"]
     except urllib.error.HTTPError as refused:
         return refused.code, json.load(refused)["checks"]
+
+
+def health(nodes: Nodes, name: str) -> str:
+    """What gRPC health says."""
+    with grpc.insecure_channel(nodes.all[name].address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        state = stub.Check(health_pb2.HealthCheckRequest(), timeout=5).status
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(state))
+
+
+def metrics(nodes: Nodes, name: str) -> str:
+    """What Prometheus reads."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{nodes.all[name].admin_port}/metrics", timeout=2) as answer:
+        text: str = answer.read().decode()
+    return text
 
 
 def test_CLU_1_any_node_tells_how_all_do_what_they_own_and_who_leads(nodes: Nodes) -> None:
@@ -135,7 +155,7 @@ def test_CLU_2_a_stopped_node_is_unreachable_and_one_without_etcd_says_so(nodes:
     nodes.all["b"].signal(signal.SIGSTOP)
     try:
         found = reach(nodes, "c", "cluster", "status")
-        assert found["code"] == 3
+        assert found["code"] == 8
         (one,) = [one for one in found["nodes"] if one["node_id"] == "b"] or [{"state": "gone"}]
         assert one["state"] in ("UNREACHABLE", "gone")
     finally:
@@ -154,3 +174,45 @@ def test_CLU_2_a_stopped_node_is_unreachable_and_one_without_etcd_says_so(nodes:
     finally:
         nodes.etcd.start_all()
     eventually(lambda: reach(nodes, "a", "cluster", "status")["well"], "all is well again")
+
+
+def test_RTE_6_routes_that_change_at_one_node_hold_at_all_and_at_those_who_start(nodes: Nodes) -> None:
+    def said(name: str) -> str:
+        return json.dumps(reach(nodes, name, "route", "preview", "--intent", "hello.x"))
+
+    assert all("NO_ROUTE" in said(name) for name in "abc")
+    (nodes.folder / "routes.yaml").write_text("routes: [{intent_prefix: hello, require_capability: greet}]\n")
+    eventually(lambda: not any("NO_ROUTE" in said(name) for name in "abc"), "all have the route")
+    nodes.all["c"].restart()
+    assert "NO_ROUTE" not in said("c")
+
+
+def test_CLU_2_without_postgres_owners_say_that_they_are_in_doubt_and_go_on_by_themselves(nodes: Nodes) -> None:
+    nodes.database.stop()
+    try:
+        doubt = ["IN_DOUBT", "IN_DOUBT", "DOOR"]
+        eventually(lambda: [one[0] for one in states(nodes, "c").values()] == doubt, "who owns something is in doubt")
+        for name in "ab":
+            code, checks = readyz(nodes, name)
+            assert (code, checks["state"], checks["owned"]) == (503, "in doubt", "in doubt")
+            assert checks["etcd"] == "ok"
+        eventually(lambda: health(nodes, "a") == "NOT_SERVING", "gRPC health says so too")
+        wanted = ('alert_total{kind="in_doubt"} 1', "node_in_doubt 1", "node_ready 0")
+        eventually(lambda: all(f"agentreach_{one}" in metrics(nodes, "a") for one in wanted), "metrics say so too")
+        doctor = reach(nodes, "a", "doctor", "--journal", nodes.journal)
+        assert {one["check"] for one in doctor["findings"] if one["level"] == "error"} >= {"postgres", "nodes"}
+    finally:
+        nodes.database.start()
+    eventually(lambda: reach(nodes, "a", "cluster", "status")["well"], "all is well again")
+    nodes.settle()
+
+
+def test_API_6_the_doctor_finds_a_cluster_well_but_for_how_the_tests_keep_it(nodes: Nodes) -> None:
+    stores = ("--journal", nodes.journal, "--cluster", "etcd://" + ",".join(nodes.etcd.endpoints))
+    found = reach(nodes, "b", "doctor", *stores, "--cluster-secret", str(nodes.folder / "secret"))["findings"]
+    told = {(one["check"], one["level"]) for one in found}
+    assert {one["what"] for one in found if one["level"] == "error"} == {"fsync is off"}
+    assert ("etcd", "ok") in told
+    reached = [one["what"] for one in found if one["check"] == "peers"]
+    assert len(reached) == 6
+    assert all(" reaches " in one for one in reached)

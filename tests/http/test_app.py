@@ -118,6 +118,7 @@ async def test_metrics_may_be_off(node):
         ("POST", "/healthz", 405),
         ("DELETE", "/metrics", 405),
         ("HEAD", "/healthz", 200),
+        ("GET", "/livez", 200),
         ("GET", "/%ff%00", 404),
         ("GET", "/" + "x" * 8000, 404),
         ("GET", "/../../etc/passwd", 404),
