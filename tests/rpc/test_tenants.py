@@ -282,16 +282,26 @@ def call(stubs: Stubs, path: str, metadata: Metadata) -> Any:
     return make(one() if method.client_streaming else b"", metadata=metadata, timeout=2)
 
 
+async def answer_of(stubs: Stubs, path: str, metadata: Metadata) -> tuple[str, str, str]:
+    """What a call ends with. A stream that is refused while its first message is written may end with a word of the
+    client's own library instead (grpc/grpc#36066): then it is asked again."""
+    for _ in range(5):
+        answer = await refusal(call(stubs, path, metadata))
+        if answer[2] != "Internal error from Core":
+            break
+    return answer
+
+
 @pytest.mark.parametrize("path", METHODS)
 async def test_gov_2_every_method_is_closed_by_default(stubs, keys, acme, path):
     wrong = [scope for scope in ALL if scope not in TABLE[path].scopes]
     for metadata in ((), (("authorization", "Bearer ar_x_y"),), (("authorization", acme[0][1][:-1] + "!"),)):
-        assert (await refusal(call(stubs, path, metadata)))[:2] == ("UNAUTHENTICATED", "UNAUTHENTICATED")
+        assert (await answer_of(stubs, path, metadata))[:2] == ("UNAUTHENTICATED", "UNAUTHENTICATED")
     for scope in wrong:
-        answer = await refusal(call(stubs, path, keys.header("acme", scope)))
+        answer = await answer_of(stubs, path, keys.header("acme", scope))
         assert answer[:2] == ("PERMISSION_DENIED", "PERMISSION_DENIED")
     for scope in sorted(TABLE[path].scopes):
-        answer = await refusal(call(stubs, path, keys.header("acme", scope)))
+        answer = await answer_of(stubs, path, keys.header("acme", scope))
         assert answer[1] not in ("UNAUTHENTICATED", "PERMISSION_DENIED")
 
 
