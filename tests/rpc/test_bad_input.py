@@ -70,6 +70,7 @@ BASES: dict[str, dict[str, Any]] = {
     "GetServerInfo": {}, "WatchTasks": {}, "ExplainTask": {}, "ListDeadLetters": {},
     "RequeueDeadLetters": {"all": True}, "PurgeDeadLetters": {"all": True}, "ListFailedWebhooks": {},
     "CreateKey": {}, "ListKeys": {}, "RevokeKey": {},
+    "GetNode": {}, "GetCluster": {}, "DrainNode": {"node_id": "no-such-node"}, "Rebalance": {},
 }  # fmt: skip
 """A message for each method in which nothing is wrong with any field, though it may name what is not there."""
 

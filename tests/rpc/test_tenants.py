@@ -285,10 +285,11 @@ def call(stubs: Stubs, path: str, metadata: Metadata) -> Any:
 async def answer_of(stubs: Stubs, path: str, metadata: Metadata) -> tuple[str, str, str]:
     """What a call ends with. A stream that is refused while its first message is written may end with a word of the
     client's own library instead (grpc/grpc#36066): then it is asked again."""
-    for _ in range(5):
-        answer = await refusal(call(stubs, path, metadata))
+    answer = await refusal(call(stubs, path, metadata))
+    for _ in range(4):
         if answer[2] != "Internal error from Core":
             break
+        answer = await refusal(call(stubs, path, metadata))
     return answer
 
 
