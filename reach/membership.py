@@ -76,7 +76,7 @@ class Membership:
     def join(self, services: Services, interceptor: Interceptor, stack: AsyncExitStack) -> None:
         """Brings to the other nodes what is theirs, and takes from them what is ours. Before the server serves; `stack`
         gets what ends it."""
-        peers = join(services, interceptor, self.member, secret_of(self._config), _peer_tls(self._config))
+        peers = join(services, interceptor, self.member, secret_of(self._config), peer_tls(self._config))
         assert services.reach.abroad is not None
         stack.push_async_callback(services.reach.abroad.stop)
         stack.push_async_callback(peers.stop)
@@ -145,7 +145,8 @@ def access_of(config: Config) -> Access:
     )  # fmt: skip
 
 
-def _peer_tls(config: Config) -> PeerTls | None:
+def peer_tls(config: Config) -> PeerTls | None:
+    """How this node speaks TLS to others, if it does: it shows them the certificate that it has as a server."""
     server = config.server
     if not server.tls_cert:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 from reach.config.relations import is_loopback
@@ -82,8 +83,14 @@ def kept(config: Config) -> Keep:
 
 
 def listen(config: Config) -> Listen:
-    """Where and how gRPC is served."""
+    """Where and how gRPC is served.
+
+    Raises:
+        InvalidRequest: a file cannot be read, or the certificate and its key are none, or not of each other.
+    """
     server = config.server
+    if server.tls_cert:
+        _check_pair(server.tls_cert, server.tls_key)
     return Listen(
         server.host,
         server.port,
@@ -93,6 +100,17 @@ def listen(config: Config) -> Listen:
         _read(server.tls_client_ca),
         server.client_cert_required,
     )
+
+
+def _check_pair(certificate: str, key: str) -> None:
+    """gRPC would only say that it cannot listen."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except ssl.SSLError as error:
+        why = "the key is not the one of the certificate" if error.reason == "KEY_VALUES_MISMATCH" else str(error)
+        raise InvalidRequest(f"server.tls_cert {certificate} and server.tls_key {key} cannot be used: {why}") from error
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {certificate} or {key}: {error.strerror}") from error
 
 
 def _read(path: str) -> bytes:

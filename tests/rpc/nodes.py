@@ -9,6 +9,7 @@ from typing import Any
 from reach.config import load
 from reach.core.model import PoolKey
 from reach.core.placement import SHARDS, shard_of
+from reach.membership import peer_tls
 from reach.node import Node
 from reach.rpc.joining import join
 from reach.runtime.moving import leave
@@ -44,7 +45,7 @@ class Member(Node):
             leave(self.host, [shard])
 
     def _join(self, services: Any, interceptor: Any) -> None:
-        peers = self.peers = join(services, interceptor, self.owners, self.secret)
+        peers = self.peers = join(services, interceptor, self.owners, self.secret, peer_tls(self.config))
         assert self.reach.abroad is not None
         self._stack.push_async_callback(self.reach.abroad.stop)
         self._stack.push_async_callback(peers.stop)
