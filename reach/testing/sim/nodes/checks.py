@@ -36,6 +36,10 @@ class NodesChecker(Checker):
             if keys and failure.reason in LOST and failure.number not in self.truth(keys[0]).failed:
                 self._given_up(keys[0], failure)
         super().durable(writes, taken)
+        for move in writes.moves:
+            for key in self.keys_of([move]):  # type: ignore[list-item]
+                known = self.truth(key)
+                known.reserved = max(known.reserved, move.sequence)  # where the next owner goes on
 
     def _given_up(self, key: TaskKey, failure: FailureRow) -> None:
         """A node says that the agent of an attempt is gone."""

@@ -154,7 +154,7 @@ class NodeWriter(VirtualWriter):
             self._work[0]()
             self._work[0] = lambda: None
         if not process.dead and self._loop.now < process.paused_until:
-            self._loop.call_at(process.paused_until, self._do)
+            self._loop.call_at(min(process.paused_until, self._loop.now + 0.1), self._do)  # it may be woken
             return
         super()._do()
 

@@ -34,8 +34,6 @@ from reach.testing.sim.work import Manners
 
 TYPES = ("echo", "mail", "sum", "web", "fax")
 """Of agents: each type is a pool, in a shard of its own."""
-HOMELESS = False
-"""Tasks come for which nobody is there yet; until they move between nodes, none does."""
 HEAL_SECONDS = 900.0
 LOOK_SECONDS = 2.0
 SETTLE_SECONDS = 45.0
@@ -76,7 +74,7 @@ class NodesWorld:
         manners = Manners(dice.bad_agents, dice.streams, dice.effects, 0.0, dice.stubborn, dice.asks)
         self.agents = [self._agent(f"a{number}", TYPES[number % len(TYPES)], manners) for number in range(dice.agents)]
         self.checker.agents = {agent.name: agent for agent in self.agents}
-        self.callers = [NodesCaller(self, f"c{number}", "acme" if number < 2 or not HOMELESS else "beta")
+        self.callers = [NodesCaller(self, f"c{number}", "acme" if number < 2 else "beta")
                         for number in range(dice.callers)]  # fmt: skip
         self.faults = Faults(self)
         self._streamed: dict[tuple[TaskKey, int], dict[str, str]] = {}
@@ -244,7 +242,7 @@ class NodesWorld:
     def _spec(self, task_id: str, tenant: str) -> task_pb2.TaskSpec:
         spec = spec_of(self.random, self.dice, task_id, tenant)
         agent_type = self.random.choice(TYPES[: max(1, min(len(TYPES), len(self.agents)))])
-        if spec.selector.agent_type or not HOMELESS:
+        if spec.selector.agent_type:
             spec.selector.ClearField("capability")
             spec.selector.agent_type = agent_type
         elif self.random.random() < 0.5:
