@@ -244,7 +244,8 @@ class AttachStream:
         self.services.nodes.leave(self.say)
         self.out.close()
         if self._remote is not None:
-            self._remote.close(ours=self.ours)
+            # An agent that gave this node up because it stood still is not gone, and its work goes on.
+            self._remote.close(ours=self.ours or self.services.host.stood_still())
         links, self.links = self.links, {}
         for link in links.values():
             if link.pinger is not None:

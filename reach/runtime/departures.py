@@ -8,7 +8,7 @@ for it, or is told to look, and once a second anyway (HAZARDS 1).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from reach.core.effects import Turn
@@ -53,7 +53,7 @@ class Departures:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._leaving: set[TaskKey] = set()
+        self._leaving: dict[TaskKey, int] = {}
         """Tasks whose going is not durable yet: what is read of them now may be old."""
         self.look: Callable[[], None] = lambda: None
         """Has what came to the shards of this node looked for at once."""
@@ -75,7 +75,7 @@ class Departures:
         pool.hand_over(task, pool)
         if host.tasks.get(task.key) is task:
             del host.tasks[task.key]
-        self._leaving.add(task.key)
+        self._leaving[task.key] = pool.shard
         turn = Turn(host.clock.now_ms(), host.clock.wall_ms())
         turn.shard = host.shards.get(pool.shard)
         turn.writes.moves.append(
@@ -101,7 +101,7 @@ class Departures:
     def departed(self, effect: Departed) -> None:
         """Sends those who read it after it, or goes on with it here."""
         task, host = effect.task, self._host
-        self._leaving.discard(task.key)
+        self._leaving.pop(task.key, None)
         where = place_of(host.owners, effect.key)
         task.hop += 1
         if where is None and task.key not in host.tasks:
@@ -116,6 +116,11 @@ class Departures:
         for reader in readers_of(task):
             self._send_after(reader, task, where, b"")
         self.tell(where, task)
+
+    def leave(self, shards: Collection[int]) -> None:
+        """These shards are another node's: what was about to leave them is void, or where it goes already."""
+        for key in [key for key, shard in self._leaving.items() if shard in shards]:
+            del self._leaving[key]
 
     def _come(self, task: Task, key: PoolKey, requirement: Requirement) -> None:
         host = self._host
@@ -133,19 +138,19 @@ class Departures:
 
     def came(self, found: list[StoredTask]) -> tuple[list[StoredTask], list[int]]:
         """Of what came to shards of this node, in the order of the writer: what is to be brought in now, and the rows
-        that need not be told again. Somebody may just have given a task of the same id, who will hear that it is taken:
-        until then it stays out."""
+        that need not be told again. Somebody may just have given a task of the same id, who will hear that it is taken,
+        or it leaves this very node: until then it stays out."""
         host = self._host
         new, heard = [], []
         for stored in found:
             row = stored.task
             key = (row.tenant, row.task_id)
             known = host.tasks.get(key)
-            if known is not None and known.row != row.row:
+            if (known is not None and known.row != row.row) or key in self._leaving:
                 continue
             heard.append(row.row)
             ours = host.owners.node_of(row.shard) is None
-            if ours and known is None and stored.outcome is None and key not in self._leaving:
+            if ours and known is None and stored.outcome is None:
                 new.append(stored)
         return new, heard
 

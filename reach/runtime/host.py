@@ -15,7 +15,7 @@ from reach.core import effects as fx
 from reach.core.directory import Directory
 from reach.core.events import Joined
 from reach.core.model import PoolKey
-from reach.core.pool import STALLED_MS, Pool
+from reach.core.pool import PEERS_PATIENCE_MS, STALLED_MS, Pool
 from reach.core.row_numbers import RowNumbers
 from reach.core.session import TURN
 from reach.runtime.agents import moved
@@ -70,6 +70,7 @@ class Host(Pools):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._ticked_ms = clock.now_ms()
+        self._excused_until_ms = 0
         self._held = False
         """The store took nothing when the last turn was made."""
         self._ticker = self._loop.call_later(TICK_MS / 1_000, self._tick)
@@ -143,7 +144,13 @@ class Host(Pools):
                 log.warning("this process stood still: agents are not judged by it", extra={"stalled_ms": stalled_ms})
             for pool in self._pools.values():
                 pool.stood_still(stalled_ms, turn)
+            if stalled_ms >= PEERS_PATIENCE_MS:
+                self._excused_until_ms = turn.now_ms + STALLED_MS
         return turn
+
+    def stood_still(self) -> bool:
+        """Whether this process stood still until just now, for so long that peers may have given it up."""
+        return self._turn().now_ms < self._excused_until_ms
 
     def _tick(self) -> None:
         self._turn()

@@ -71,6 +71,7 @@ def leave(host: Host, shards: Collection[int]) -> None:
         _leave_pool(host, pool)
     host.sessions.leave(shards)
     host.outbox.leave(shards)
+    host.departures.leave(shards)
     host.homeward.leave(shards)
 
 

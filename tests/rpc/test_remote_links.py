@@ -5,12 +5,18 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from agentreach.v1 import attach_pb2
 from reach.core.model import PoolKey
+from reach.core.pool import PEERS_PATIENCE_MS, STALLED_MS
 from reach.rpc.access import SCOPES
+from reach.rpc.agent import AttachStream
+from reach.rpc.known_nodes import KnownNodes
 from reach.rpc.principal import Principal
 from reach.rpc.remote_links import RemoteLinks
 from reach.wire.batcher import Batcher
+from tests.runtime.hosts import Shell
 
 POOL = PoolKey("acme", "echo")
 
@@ -70,3 +76,34 @@ async def test_CLU_3_a_hello_that_has_no_place_is_refused_in_the_end() -> None:
     stream = Stream()
     links_of(stream)._again(hello(1), None, True)
     assert stream.did == ["refuse 1"]
+
+
+@pytest.mark.parametrize("still", [False, True])
+async def test_CLU_3_who_gave_up_a_node_that_stood_still_is_not_told_to_be_gone(still: bool) -> None:
+    """Its work goes on: the owner of its pool waits for it. Found by the simulation."""
+    closed: list[bool] = []
+    services: Any = SimpleNamespace(
+        reach=None, nodes=KnownNodes(), host=SimpleNamespace(stood_still=lambda: still),
+    )  # fmt: skip
+    stream = AttachStream(services, Principal("acme", "tests", SCOPES), None)  # type: ignore[arg-type]
+    remote: Any = SimpleNamespace(close=lambda *, ours: closed.append(ours))
+    stream._remote = remote
+    stream.close()
+    assert closed == [still]
+
+
+async def test_HLT_a_process_knows_that_it_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell()
+    late_ms = 0
+    now_ms = shell.host.clock.now_ms
+    monkeypatch.setattr(shell.host.clock, "now_ms", lambda: now_ms() + late_ms)
+    assert not shell.host.stood_still()
+    late_ms += PEERS_PATIENCE_MS - 500
+    assert not shell.host.stood_still()
+    late_ms += PEERS_PATIENCE_MS + 500
+    assert shell.host.stood_still()
+    for _ in range(20):
+        late_ms += STALLED_MS // 10
+        shell.host.stood_still()
+    assert not shell.host.stood_still()
+    await shell.stop()

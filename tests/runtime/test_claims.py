@@ -10,6 +10,7 @@ import pytest
 
 from agentreach.v1 import agent_pb2
 from reach.core import events as ev
+from reach.core.directory import UNRESOLVED
 from reach.core.model import FIRST_TERMINAL, PoolKey, TaskState
 from reach.core.placement import SHARDS, shard_of
 from reach.core.stream import Interest
@@ -17,6 +18,7 @@ from reach.errors import Reason
 from reach.runtime.claims import SURE_MS, Claims
 from reach.runtime.clock import Clock
 from reach.runtime.moving import take
+from reach.runtime.ownership import Peer, Static
 from reach.store.memory_shared import MemoryNode, MemoryShared
 from reach.wire.agents import read_registration
 from tests.runtime.hosts import TENANT, Shell
@@ -392,3 +394,27 @@ async def test_CLU_2_what_is_owned_is_confirmed_also_while_a_shard_is_on_its_way
             await one.settle(2)
             await asyncio.sleep(0.001)
     assert one.claims.owned == frozenset(ALL)
+
+
+async def test_CLU_1_a_task_comes_to_a_node_that_was_overtaken_as_it_sent_it_there_itself(
+    nodes: tuple[Node, Node],
+) -> None:
+    """Found by the simulation: it held the task to be on its way for ever, and never took it in."""
+    one, two = nodes
+    there, shard = PoolKey(TENANT, "nobody"), shard_of(PoolKey(TENANT, UNRESOLVED))
+    one.submit("t", Interest.OUTCOME, capability="x")
+    await one.settle()
+    task = one.host.tasks[TENANT, "t"]
+    one.claims._wished = frozenset(ALL) - {shard}
+    await two.own([shard])
+    one.host.departures.depart(task.pool, task, there, task.requirement)
+    await one.settle()
+    assert shard not in one.claims.owned
+    owners = two.host.owners = Static("two", {"one": Peer("one", "")})
+    for number in ALL:
+        owners.give(number, "two" if number == shard else "one")
+    again = two.host.tasks[TENANT, "t"]
+    two.host.departures.depart(again.pool, again, there, again.requirement)
+    await two.settle()
+    await one.confirm()
+    assert one.host.tasks[TENANT, "t"].pool.key == there

@@ -41,6 +41,9 @@ class AgentStream(ClientEnd):
 class Agent(Attempts):
     """One instance: a process that is started again whenever it has ended."""
 
+    more: tuple[str, ...] = ()
+    """What it can do that agents of other types can do too."""
+
     def __init__(self, world: World, name: str, agent_type: str, slots: int, manners: Manners) -> None:
         super().__init__(world, name, manners)
         self._type = agent_type
@@ -85,7 +88,8 @@ class Agent(Attempts):
             ready=True if self.random.random() < 0.8 else None,
             allowed_tenants=["beta"],
         )
-        registration.capabilities.add(name=f"can-{self._type}", version="1")
+        for capability in (f"can-{self._type}", *self.more):
+            registration.capabilities.add(name=capability, version="1")
         _, self._joining = read_registration(registration)
         self.tell("starts (process {})", self.boots)
         self._connect()

@@ -66,6 +66,7 @@ class NodesAgent(Agent):
     """An agent that comes back by any node."""
 
     world: NodesWorld  # type: ignore[assignment]
+    more = ("can-all",)
 
     def __init__(self, world: NodesWorld, name: str, agent_type: str, slots: int, manners: Manners) -> None:
         self._choosing = Choosing(world)

@@ -243,7 +243,6 @@ class NodesWorld:
         spec = spec_of(self.random, self.dice, task_id, tenant)
         agent_type = self.random.choice(TYPES[: max(1, min(len(TYPES), len(self.agents)))])
         if spec.selector.agent_type:
-            spec.selector.ClearField("capability")
             spec.selector.agent_type = agent_type
         elif self.random.random() < 0.5:
             spec.selector.capability = f"can-{agent_type}"
