@@ -104,8 +104,8 @@ class AttachStream:
                 raise invalid("hello.link", "must be 1 or more")
             if known is None and len(self.links) + len(self._remote or ()) >= LINKS:
                 raise self.services.too_many(LINKS)
-            if known is not None and not hello.registration.instance_id:
-                hello.registration.instance_id = known.instance_id  # ours, if we made it: said again, it is the same
+            if not hello.registration.instance_id:  # ours, if we made it: said again, it is the same
+                hello.registration.instance_id = self._instance_of(number)
             agent_type, joining = read_registration(hello.registration)
             if known is not None and known.instance_id != joining.instance_id:
                 raise InvalidRequest(f"link {number} belongs to another instance", Reason.UNEXPECTED_FRAME)
@@ -124,7 +124,14 @@ class AttachStream:
         except ReachError as error:
             self.refuse(number, None, fault_of(error), closed=known is None)
         except Elsewhere as where:
+            hello.registration.instance_id = joining.instance_id
             self._bring(hello, where, known)
+
+    def _instance_of(self, number: int) -> str:
+        """The instance of a link, here or on another node; empty if there is no such link."""
+        if (link := self.links.get(number)) is not None:
+            return link.instance_id
+        return self._remote.instance_of(number) if self._remote is not None else ""
 
     def _bring(self, hello: attach_pb2.Hello, where: Elsewhere, known: AttachLink | None) -> None:
         """Brings a hello to the owner of its pool, or back to where it came in."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from agentreach.internal.v1 import peer_pb2
 from agentreach.v1 import dispatch_pb2, event_pb2
 from reach.core.at_hand import EVENTS, OUTCOME
 from reach.core.model import Fault, PoolKey, Task
-from reach.core.stream import Interest, Reader
+from reach.core.stream import READER_CREDIT, Interest, Reader
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.branches import Branches
 from reach.rpc.peer_messages import unavailable
@@ -80,13 +81,16 @@ class CallerStream:
             self._drop(unsubscribe.task_id)
         for cancel in frame.cancels:
             self._cancel(cancel)
-        for credit in frame.credits:
-            reader = self._readers.get(credit.task_id)
-            if reader is not None:
-                self._reach.credit(reader, min(credit.bytes, 1 << 40))
+        self._credit(frame.credits)
         if self._branches is not None and (frame.unsubscribes or frame.credits):
             said = dispatch_pb2.DispatchStreamRequest(unsubscribes=frame.unsubscribes, credits=frame.credits)
             self._branches.tell_all(said.SerializeToString())
+
+    def _credit(self, given: Iterable[dispatch_pb2.ReaderCredit]) -> None:
+        for credit in given:
+            reader = self._readers.get(credit.task_id)
+            if reader is not None:
+                self._reach.credit(reader, min(credit.bytes, 1 << 40))
 
     def _open(self, opening: dispatch_pb2.StreamOpening) -> None:
         if self._opened:
@@ -197,11 +201,15 @@ class CallerStream:
             return  # the caller has let go of it meanwhile
         if spec:
             self._services.end_trace((self._tenant, task_id))
-            self._bring(submit_frame(reader.reference, spec, reader.interest), where)
+            frame = submit_frame(reader.reference, spec, reader.interest)
         else:
             subscribe = dispatch_pb2.Subscribe(reference=reader.reference, task_id=task_id)
             subscribe.after_sequence, subscribe.interest = reader.after, int(reader.interest)  # type: ignore[assignment]
-            self._bring(dispatch_pb2.DispatchStreamRequest(subscribes=[subscribe]).SerializeToString(), where)
+            frame = dispatch_pb2.DispatchStreamRequest(subscribes=[subscribe]).SerializeToString()
+        if reader.credit > READER_CREDIT:
+            credit = dispatch_pb2.ReaderCredit(task_id=task_id, bytes=reader.credit - READER_CREDIT)
+            frame += dispatch_pb2.DispatchStreamRequest(credits=[credit]).SerializeToString()
+        self._bring(frame, where)
 
     def _bring(self, frame: bytes, where: Elsewhere) -> None:
         """Brings an item to its owner, or back to where it came in."""
@@ -240,6 +248,7 @@ class CallerStream:
             self._subscribe(subscribe)
         for cancel in items.cancels:
             self._cancel(cancel)
+        self._credit(items.credits)
 
     def _anew(self) -> None:
         """What other nodes did for this stream is lost: the caller is to open another, and ask again."""

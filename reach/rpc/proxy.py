@@ -102,10 +102,6 @@ class Proxy:
                         return await behaviour(request, context)
                 except Elsewhere as found:
                     where = found
-                except InvalidRequest as error:
-                    if error.reason is not Reason.AGENT_NOT_FOUND:
-                        raise
-                    return await self._who_knows(method, request, context, error)
                 except Unavailable as error:
                     if error.reason is not Reason.OWNER_UNAVAILABLE:
                         raise
@@ -124,7 +120,15 @@ class Proxy:
                 pool = failure.pool if isinstance(failure, Elsewhere) else None
                 await turns.next(failure)
 
-        return self._everywhere(method, behaviour, anywhere) if method in MERGED else anywhere
+        async def anybody(request: Any, context: Any) -> Any:
+            try:
+                return await anywhere(request, context)
+            except InvalidRequest as error:
+                if error.reason is not Reason.AGENT_NOT_FOUND:
+                    raise
+                return await self._who_knows(method, request, context, error)
+
+        return self._everywhere(method, behaviour, anybody) if method in MERGED else anybody
 
     async def _who_knows(self, method: str, request: Any, context: Any, unknown: InvalidRequest) -> Any:
         """About an instance that this node does not know: the others may, for they hear of each other's a moment

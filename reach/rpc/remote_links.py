@@ -33,6 +33,7 @@ class RemoteLinks:
         self._stream = stream
         self._branches = Branches(peers, AGENT, principal, "", stream.out, self._again, self._anew)
         self._links: dict[int, Peer] = {}
+        self._instances: dict[int, str] = {}
         self._returned: set[int] = set()
         """Links whose hello came back: for those it is asked for anew. What it says of running work gets old, and there
         may be another stream by now, on which that has changed."""
@@ -47,12 +48,18 @@ class RemoteLinks:
     def hello(self, hello: attach_pb2.Hello, where: Elsewhere) -> None:
         """Brings a hello to the owner of its pool; all else that is said of the link follows it."""
         self._links[hello.link] = where.peer
+        self._instances[hello.link] = hello.registration.instance_id
         frame = attach_pb2.AttachRequest(hellos=[hello])
         self._branches.send(where, frame.SerializeToString(), self._stream.down)
+
+    def instance_of(self, number: int) -> str:
+        """The instance of a link; empty if it is not one of these."""
+        return self._instances.get(number, "")
 
     def leaves(self, number: int) -> None:
         """A link is here now."""
         self._links.pop(number, None)
+        self._instances.pop(number, None)
         self._returned.discard(number)
 
     def take(self, frame: attach_pb2.AttachRequest) -> attach_pb2.AttachRequest:
@@ -85,6 +92,7 @@ class RemoteLinks:
             if refuse:
                 fault = fault_of(unavailable("it is changing hands"))
                 self._links.pop(hello.link, None)
+                self._instances.pop(hello.link, None)
                 self._stream.refuse(hello.link, None, fault, closed=True)
             elif pool is not None and hello.link not in self._returned:
                 self._returned.add(hello.link)

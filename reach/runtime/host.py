@@ -58,6 +58,8 @@ class Host(Pools):
         """Which shards are this node's."""
         self.on_taken: Callable[[], object] = lambda: None
         """Called when shards have come while the node runs."""
+        self.on_joined: Callable[[], object] = lambda: None
+        """Called when an instance registers or says hello."""
         self.directory = Directory()
         self.level_1 = LevelOne(self, self.directory, clock.seed())
         self._loop = asyncio.get_running_loop()
@@ -188,6 +190,7 @@ class Host(Pools):
         event.joining.profile = self.directory.add(key, event.joining.instance_id, event.joining.profile)
         self.post(pool, event)
         self.resettling.heard_of(key, event.joining.profile)
+        self.on_joined()
         return pool
 
     def forget(self, pool: Pool) -> None:

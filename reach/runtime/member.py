@@ -7,6 +7,7 @@ What this node owns its `Claims` know; who owns the rest, the leader's wish says
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -24,7 +25,9 @@ from reach.runtime.ownership import NOBODY, Moved, Peer
 log = logging.getLogger(__name__)
 
 PUBLISH_SECONDS: Final = 0.25
-"""How soon the others hear of an agent that has registered. Smaller: more looks through all agents."""
+"""How soon the others hear of what has changed of an agent. Smaller: more looks through all agents."""
+GATHER_SECONDS: Final = 0.05
+"""How soon they hear of one that has registered, with all others that register meanwhile."""
 UNREACHABLE_SECONDS: Final = 3.0
 """How long the journal may not answer before the leader is told, so that another node may take over."""
 LEAVE_SECONDS: Final = 5.0
@@ -61,7 +64,9 @@ class Member:
         """Registration and boot of the agents of this node's pools, and what all are to know of them."""
         self._held_since: float | None = None
         self._standing = Standing.OUT
+        self._joined = asyncio.Event()
         host.owners = self
+        host.on_joined = self._joined.set
         claims.on_change = self._look
         claims.may_claim = lambda: cluster.membership.standing is Standing.MEMBER
 
@@ -172,7 +177,11 @@ class Member:
             except ClusterError as error:
                 log.warning("the others cannot be told of what is here: %s", error)
                 await asyncio.sleep(AGAIN_SECONDS)
-            await asyncio.sleep(PUBLISH_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PUBLISH_SECONDS):
+                    await self._joined.wait()
+            self._joined.clear()
+            await asyncio.sleep(GATHER_SECONDS)
 
     async def _tell_of_store(self) -> None:
         now = asyncio.get_running_loop().time()

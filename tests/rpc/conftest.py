@@ -39,6 +39,13 @@ async def caller(stubs: Stubs) -> AsyncIterator[CallerByHand]:
 
 
 @pytest.fixture
+def in_process() -> None:
+    """For tests that change how the server works, which they can in their own process only."""
+    if addresses():
+        pytest.skip("no public test: it changes the server")
+
+
+@pytest.fixture
 def no_tracebacks(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """For tests of what clients do wrong: the server must not log it as a fault of its own."""
     yield

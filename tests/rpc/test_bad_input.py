@@ -69,6 +69,7 @@ BASES: dict[str, dict[str, Any]] = {
     "GetSession": {}, "ListSessions": {}, "DeleteSession": {},
     "GetServerInfo": {}, "WatchTasks": {}, "ExplainTask": {}, "ListDeadLetters": {},
     "RequeueDeadLetters": {"all": True}, "PurgeDeadLetters": {"all": True}, "ListFailedWebhooks": {},
+    "GetCluster": {}, "GetNode": {}, "DrainNode": {"node_id": "no-such-node"}, "Rebalance": {},
     "CreateKey": {}, "ListKeys": {}, "RevokeKey": {},
     "GetNode": {}, "GetCluster": {}, "DrainNode": {"node_id": "no-such-node"}, "Rebalance": {},
 }  # fmt: skip

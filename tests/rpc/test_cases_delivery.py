@@ -136,6 +136,7 @@ async def test_readers_on_a_dispatch_stream_get_what_they_have_room_for(stubs):
     await caller.close()
 
 
+@pytest.mark.usefixtures("in_process")
 async def test_more_results_than_a_stream_may_hold_come_in_parts(stubs, monkeypatch):
     """A caller that comes back asks for all its results at once. The stream says what fits, then ends with
     RATE_LIMITED; each time it comes the caller gets on."""
