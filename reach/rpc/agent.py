@@ -107,6 +107,7 @@ class AttachStream:
             if not hello.registration.instance_id:  # ours, if we made it: said again, it is the same
                 hello.registration.instance_id = self._instance_of(number)
             agent_type, joining = read_registration(hello.registration)
+            hello.registration.instance_id = joining.instance_id
             if known is not None and known.instance_id != joining.instance_id:
                 raise InvalidRequest(f"link {number} belongs to another instance", Reason.UNEXPECTED_FRAME)
             if len(hello.running) > RUNNING:
@@ -124,7 +125,6 @@ class AttachStream:
         except ReachError as error:
             self.refuse(number, None, fault_of(error), closed=known is None)
         except Elsewhere as where:
-            hello.registration.instance_id = joining.instance_id
             self._bring(hello, where, known)
 
     def _instance_of(self, number: int) -> str:

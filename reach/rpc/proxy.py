@@ -142,7 +142,9 @@ class Proxy:
             except InvalidRequest as error:
                 if error.reason is not Reason.AGENT_NOT_FOUND:
                     raise
-            except (Elsewhere, Unreachable) as failure:
+            except Elsewhere:
+                pass  # it only knows whose it was
+            except Unreachable as failure:
                 lacking = failure
         if lacking is not None:
             raise unavailable(str(lacking)) from None

@@ -182,7 +182,9 @@ class Reach:
 
     def credit(self, reader: Reader, count: int) -> None:
         """A reader can take `count` more bytes."""
-        if reader.task is not None and reader.task.pool is not None:
+        if reader.task is None:
+            reader.credit += count  # what it reads is still looked for
+        elif reader.task.pool is not None:
             self.host.post(reader.task.pool, ev.Credited(reader, count))
 
     def _pool_of(self, tenant: str, task_id: str) -> Pool | None:

@@ -4,6 +4,7 @@ Each call of a stub goes to the next address, so a test that passes here does no
 looks into the memory of a node, or needs one with settings of its own, is no public test and is skipped.
 """
 
+import asyncio
 import itertools
 import os
 from collections.abc import Iterator
@@ -27,6 +28,16 @@ class Outside:
         pytest.skip(f"no public test: it uses `node.{name}`")
 
 
+HEARD_SECONDS = 0.2
+"""Within which the other nodes have heard of an agent that registers at one: until then they let its tasks wait."""
+
+
+async def heard() -> None:
+    """Returns when all nodes know of the agents there are."""
+    if addresses():
+        await asyncio.sleep(HEARD_SECONDS)
+
+
 class InTurn:
     """A stub for each node, used in turn: each of its methods is that of the next one."""
 
@@ -34,4 +45,13 @@ class InTurn:
         self._stubs: Iterator[Any] = itertools.cycle(stubs)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(next(self._stubs), name)
+        method = getattr(next(self._stubs), name)
+        if name not in ("Register", "Deregister"):
+            return method
+
+        async def changed(*arguments: Any, **options: Any) -> Any:
+            answer = await method(*arguments, **options)
+            await heard()
+            return answer
+
+        return changed

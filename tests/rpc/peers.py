@@ -29,7 +29,7 @@ from agentreach.v1 import (
 from reach.config import load
 from reach.node import Node
 from tests import contract_text
-from tests.rpc.outside import InTurn, addresses
+from tests.rpc.outside import InTurn, addresses, heard
 
 pb: Any = SimpleNamespace(
     **{
@@ -224,7 +224,9 @@ class AgentByHand(Stream):
         running = fields.pop("running", [])
         registration = {"agent_id": agent_id, "ready": True, **fields}
         await self.send(**opening, hellos=[{"link": link, "registration": registration, "running": running}])
-        return await self.next("links")
+        welcome = await self.next("links")
+        await heard()
+        return welcome
 
     async def accept(self, offer: Any) -> None:
         """Takes an attempt up."""

@@ -6,6 +6,7 @@ import pytest
 
 from reach import Agent, Answer, Client, Handoff, SessionKey, Task
 from reach.wire.sessions import SNAPSHOT_BYTES
+from tests.rpc.outside import heard
 from tests.rpc.peers import TIMEOUT, AgentByHand, CallerByHand, pb, unique
 from tests.rpc.test_sessions import ask, key
 from tests.transports.endpoint_agent import EndpointAgent, serving
@@ -47,6 +48,7 @@ async def test_SES_4_a_session_moves_with_what_its_instance_knew(stubs):
     agents, session = await pair(stubs), unique("s")
     old, new = await who_has(agents, stubs, session)
     await old.send(beats=[{"link": 1, "status": {"ready": False}}])
+    await heard()
     caller = CallerByHand(stubs)
     await caller.open()
     selector = {"agent_id": old.agent_id}
