@@ -98,6 +98,16 @@ def test_what_is_right_is_let_pass() -> None:
     assert h.checker.violations == []
 
 
+def test_who_comes_before_those_that_ask_for_it_is_not_theirs() -> None:
+    """As callers of a history may have it whose messages overtake one another; found by seed 5100091."""
+    h = History()
+    write(h, comes(h, spec("child", "parent", "root")))
+    family(h, "root", "parent")
+    end(h, "root", "parent")
+    end(h, "child", state=TaskState.FAILED)
+    assert h.checker.violations == []
+
+
 def test_who_came_before_the_cancel_may_be_written_with_it_and_ends_with_it() -> None:
     h = History()
     family(h, "parent")

@@ -86,9 +86,9 @@ class TreeTruth:
         place = _place(key, spec)
         if key in self._late:
             self._checker.violate("CANCELLED_TAKE_NOTHING", key, f"{place.parent} had been cancelled")
-        if not self._checker.truth(place.parent).row:
-            place = Place(place.root, place.root)  # it is there before the one that asks for it, as no real one is
-        self._places[key] = place
+        there = [one for one in place if self._checker.truth(one).row]
+        if there:  # else it is there before the one that asks for it, as no real one is
+            self._places[key] = Place(there[0], there[-1])
         asker = self._askers.get(key)
         if asker is None:
             return
