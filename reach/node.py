@@ -135,6 +135,7 @@ class Node:
         self.reach = Reach(self.host, self.node_id)
         self.standing = NodeStanding(self.host, self.reach, config.cluster.weight if config.cluster.endpoints else 1)
         self.standing.operators = frozenset(config.cluster.operators)
+        self._stack.callback(self.reach.patience.stop)
         self._start_webhooks()
         await self._load_rules()
         gc.collect()  # while there is little to look through

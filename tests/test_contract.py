@@ -27,6 +27,7 @@ ALLOWED = {
     "agentreach.v1.Attempt.offered_at": SHOWN,
     "agentreach.v1.FailedWebhook.gave_up_at": SHOWN,
     "agentreach.v1.Node.now": "compared, to tell how far clocks are apart",
+    "agentreach.v1.Session.last_used_at": "lists are ordered by it over several nodes",
     "agentreach.v1.StateChange.at": SHOWN,
     "agentreach.v1.Task.accepted_at": SHOWN,
     "agentreach.v1.Task.ended_at": SHOWN,

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import grpc
 
+from reach.rpc.far_sessions import FarSessions
 from reach.rpc.homes import FarHomes
 from reach.rpc.interceptors import Interceptor
 from reach.rpc.peer_secret import PeerSecret
@@ -49,7 +50,10 @@ def join(
     proof = PeerSecret(secret, services.node_id, services.clock.wall_ms)
     peers = services.peers = Peers(services, owners, proof, None if tls is None else grpc.ssl_channel_credentials(*tls))
     reach.host.owners = owners
+    reach.host.trees.tell = peers.tell_cancelled
     reach.host.homeward.far = FarHomes(peers, reach.host)
+    reach.sessions.far = sessions = FarSessions(peers)
+    reach.host.sessions.share(sessions.busy)
     reach.abroad = Whereabouts(reach.host, owners, peers.has)
     interceptor.proxy = Proxy(peers, ResultServicer(services).StreamResult)
     reach.host.departures.tell = peers.came

@@ -143,6 +143,8 @@ class LinkEnd:
             self._open(opening)
         if frame.contexts or frame.turns:
             self._desk.received(frame)
+        for tree in frame.trees:
+            self.services.host.trees.cancelled_elsewhere((tree.tenant, tree.task_id), mark=tree.mark)
         channels = self._channels
         for data in frame.data:
             channel = channels.get(data.channel)

@@ -15,6 +15,7 @@ from agentreach.internal.v1 import peer_pb2, peer_pb2_grpc
 from reach.errors import InvalidRequest, Reason
 from reach.rpc import peer_version
 from reach.rpc.access import TABLE
+from reach.rpc.far_sessions import tell
 from reach.rpc.link_end import LinkEnd
 from reach.rpc.peer_messages import pool_key, pool_name, principal_from
 from reach.rpc.peer_secret import KEY
@@ -111,6 +112,11 @@ class PeerServicer(peer_pb2_grpc.PeerServiceServicer):
                     yield peer_pb2.CallResponse(message=answer.SerializeToString())
         except Elsewhere as where:
             yield peer_pb2.CallResponse(misplaced=True, pool=pool_name(where.pool))
+
+    async def TellSessions(self, request: peer_pb2.TellSessionsRequest, context: Any) -> peer_pb2.TellSessionsResponse:
+        """See the contract."""
+        self._check(context)
+        return await tell(self._services.reach.sessions, request)
 
     async def Locate(self, request: peer_pb2.LocateRequest, context: Any) -> peer_pb2.LocateResponse:
         """See the contract."""

@@ -13,6 +13,8 @@ import grpc
 
 from agentreach.internal.v1 import peer_pb2, peer_pb2_grpc
 from agentreach.v1 import dispatch_pb2, task_pb2
+from reach.core.model import TaskKey
+from reach.core.placement import SHARDS
 from reach.errors import ReachError, Reason, ResourceExhausted
 from reach.rpc import peer_version
 from reach.rpc.peer_messages import Unreachable, identity_of, pool_key, pool_name, unavailable
@@ -185,6 +187,13 @@ class Peers:
             for end in self._ends:
                 end.out.later(item)
 
+    def tell_cancelled(self, key: TaskKey, mark: bool) -> None:
+        """Tells all nodes of a task that is cancelled with all that it asked for (DLV-11)."""
+        for peer in self.owners.others():
+            with contextlib.suppress(Unreachable):
+                tenant, task_id = key
+                self.tunnel(peer).say(trees=[{"tenant": tenant, "task_id": task_id, "mark": mark}])
+
     def begins(self, end: LinkEnd) -> None:
         """Another node has a link to this one: it is told all, then what changes."""
         self._ends.add(end)
@@ -204,6 +213,13 @@ class Peers:
     def proof(self, peer: Peer) -> tuple[tuple[str, str], ...]:
         """The metadata of a call to a node."""
         return ((KEY, self.secret.proof(peer.node_id)), (peer_version.KEY, peer_version.VERSION))
+
+    def check_whole(self) -> None:
+        """Whether each shard has an owner that can be asked. Raises Unavailable: what is told of all would lack a
+        part."""
+        for shard in range(SHARDS):
+            if self.owners.node_of(shard) == NOBODY:
+                raise unavailable(f"nobody owns shard {shard} just now")
 
     # -- calls --------------------------------------------------------------------------------------------------------
 

@@ -17,10 +17,12 @@ from agentreach.internal.v1 import peer_pb2
 from agentreach.v1 import result_pb2
 from reach.core.model import PoolKey
 from reach.errors import InvalidRequest, Reason, Unavailable
-from reach.rpc.merging import merged_agents, merged_drains
+from reach.rpc.merged_watches import AgentMerge, TaskMerge
+from reach.rpc.merging import add_info, merged_agents, merged_drains, merged_sessions
 from reach.rpc.peer_messages import Unreachable, identity_of, pool_name, unavailable
 from reach.rpc.peers import Peers
 from reach.rpc.principal import principal_of
+from reach.rpc.watches import FanIn, Merge, StartAnew
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.ownership import Peer
 from reach.telemetry.tracing import current_trace
@@ -34,12 +36,21 @@ LONGEST_PAUSE_S: Final = 0.5
 MERGED: Final[Mapping[str, tuple[Callable[[Any], bool], Callable[[Any, list[bytes]], Any]]]] = {
     "/agentreach.v1.RegistryService/ListAgents": (lambda request: True, merged_agents),
     "/agentreach.v1.RegistryService/Drain": (lambda request: not request.instance_id, merged_drains),
+    "/agentreach.v1.SessionService/ListSessions": (lambda request: True, merged_sessions),
 }
 """Calls that each node answers for its part: whether a request is one, and what makes one answer of several."""
 
 STREAM_RESULT: Final = "/agentreach.v1.ResultService/StreamResult"
 EVENTS: Final = frozenset({STREAM_RESULT, "/agentreach.v1.DispatchService/Run"})
 """Streams of the events of one task: their frames are the same on the wire."""
+WATCHES: Final[Mapping[str, Callable[[Any, str, list[str]], Merge]]] = {
+    "/agentreach.v1.OpsService/WatchTasks": TaskMerge,
+    "/agentreach.v1.RegistryService/WatchAgents": AgentMerge,
+}
+"""The same for streams."""
+INFO: Final = "/agentreach.v1.OpsService/GetServerInfo"
+"""Told of all nodes that answer at once: it is also how one asks whether a node is there."""
+INFO_SECONDS: Final = 1.0
 
 _placed: Final[ContextVar[PoolKey | None]] = ContextVar("reach_placed", default=None)
 placed: Final = _placed.get
@@ -67,12 +78,14 @@ class _Turns:
         self._pause_s = FIRST_PAUSE_S
         self._led_on = False
 
-    async def next(self, failure: Elsewhere | Unreachable) -> None:
+    async def next(self, failure: Elsewhere | Unreachable | Unavailable) -> None:
         """Waits for the next try. Raises Unavailable if there is none."""
         if isinstance(failure, Elsewhere) and failure.pool is not None and not self._led_on:
             self._led_on = True
             return  # it says where to go
         if self._loop.time() + self._pause_s > self._until:
+            if isinstance(failure, Unavailable):
+                raise failure
             raise unavailable("it is changing hands" if isinstance(failure, Elsewhere) else str(failure))
         await asyncio.sleep(self._pause_s)
         self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
@@ -128,6 +141,8 @@ class Proxy:
                     raise
                 return await self._who_knows(method, request, context, error)
 
+        if method == INFO:
+            return self._info(method, behaviour)
         return self._everywhere(method, behaviour, anybody) if method in MERGED else anybody
 
     async def _who_knows(self, method: str, request: Any, context: Any, unknown: InvalidRequest) -> Any:
@@ -150,47 +165,81 @@ class Proxy:
             raise unavailable(str(lacking)) from None
         raise unknown
 
+    def _info(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+        """What this node is, and what all that answer have together."""
+
+        async def info(request: Any, context: Any) -> Any:
+            answer = await behaviour(request, context)
+            peers = list(self._peers.owners.others())
+            asked = (asyncio.wait_for(self._there(method, one, request, context), INFO_SECONDS) for one in peers)
+            for peer, part in zip(peers, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+                if isinstance(part, bytes):
+                    add_info(answer, part)
+                else:
+                    answer.lost_nodes.append(peer.node_id)
+            return answer
+
+        return info
+
     def _everywhere(
         self, method: str, behaviour: Callable[..., Any], anywhere: Callable[..., Any]
     ) -> Callable[..., Any]:
         """For what each node has its part of. A part that is missing is told, not left out."""
         applies, merge = MERGED[method]
 
-        async def here(request: Any, context: Any) -> bytes:
-            answer: bytes = (await behaviour(request, context)).SerializeToString()
-            return answer
-
-        async def there(peer: Peer, request: Any, context: Any) -> bytes:
-            try:
-                async with aclosing(self._ask(method, request, context, Elsewhere(peer))) as answers:
-                    async for answer in answers:
-                        return answer
-            except (Elsewhere, Unreachable) as failure:
-                raise unavailable(str(failure)) from None
-            raise unavailable("there was no answer")
-
         async def everywhere(request: Any, context: Any) -> Any:
             if not applies(request):
                 return await anywhere(request, context)
-            asked = [here(request, context)]
-            asked += [there(peer, request, context) for peer in self._peers.owners.others()]
-            parts, lacking = [], None
-            for part in await asyncio.gather(*asked, return_exceptions=True):
-                if isinstance(part, InvalidRequest) and part.reason is Reason.AGENT_NOT_FOUND:
-                    lacking = part
-                elif isinstance(part, BaseException):
-                    raise part
-                else:
-                    parts.append(part)
-            if lacking is not None and not parts:
-                raise lacking
-            return merge(request, parts)
+            turns = _Turns(context)
+            while True:
+                try:
+                    return merge(request, await self._parts(method, behaviour, request, context))
+                except Unavailable as error:
+                    if error.reason is not Reason.OWNER_UNAVAILABLE:
+                        raise
+                    await turns.next(error)
 
         return everywhere
+
+    async def _parts(self, method: str, behaviour: Callable[..., Any], request: Any, context: Any) -> list[bytes]:
+        """What each node answers."""
+        self._peers.check_whole()
+        asked = [self._here(behaviour, request, context)]
+        asked += [self._there(method, peer, request, context) for peer in self._peers.owners.others()]
+        parts: list[bytes] = []
+        lacking = None
+        for part in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(part, InvalidRequest) and part.reason is Reason.AGENT_NOT_FOUND:
+                lacking = part
+            elif isinstance(part, BaseException):
+                raise part
+            else:
+                parts.append(part)
+        if lacking is not None and not parts:
+            raise lacking
+        return parts
+
+    @staticmethod
+    async def _here(behaviour: Callable[..., Any], request: Any, context: Any) -> bytes:
+        answer: bytes = (await behaviour(request, context)).SerializeToString()
+        return answer
+
+    async def _there(self, method: str, peer: Peer, request: Any, context: Any) -> bytes:
+        try:
+            async with aclosing(self._ask(method, request, context, Elsewhere(peer))) as answers:
+                async for answer in answers:
+                    return answer
+        except Elsewhere:
+            raise unavailable(f"node {peer.node_id!r} has no place for it") from None
+        except Unreachable as failure:
+            raise unavailable(str(failure)) from None
+        raise unavailable("there was no answer")
 
     def streaming(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
         """For methods with one request and many responses. A stream of events whose task changes hands goes on behind
         what it has said; any other one breaks."""
+        if method in WATCHES:
+            return self._watch(method, behaviour)
 
         async def anywhere(request: Any, context: Any) -> AsyncIterator[Any]:
             turns, pool = _Turns(context), None
@@ -230,6 +279,28 @@ class Proxy:
         frame = result_pb2.StreamResultResponse.FromString(said) if isinstance(said, bytes) else said
         last = frame.events[-1]
         return result_pb2.StreamResultRequest(task_id=last.task_id, after_sequence=last.sequence)
+
+    def _watch(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+        """For what each node tells of its part, for as long as somebody listens."""
+        peers = self._peers
+
+        async def everywhere(request: Any, context: Any) -> AsyncIterator[Any]:
+            while True:
+                merge = WATCHES[method](request, peers.services.node_id, [one.node_id for one in peers.owners.others()])
+                fan = FanIn(
+                    peers.owners,
+                    lambda asked: behaviour(asked, context),
+                    lambda asked, where: self._ask(method, asked, context, where),
+                    merge,
+                )
+                try:
+                    async with aclosing(fan.messages()) as messages:
+                        async for message in messages:
+                            yield message
+                except StartAnew:
+                    request = type(request)(filter=request.filter)
+
+        return everywhere
 
     def _ask(self, method: str, request: Any, context: Any, where: Elsewhere) -> AsyncGenerator[bytes, None]:
         trace = current_trace()

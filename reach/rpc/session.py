@@ -11,13 +11,14 @@ from reach.rpc.principal import principal_of
 from reach.rpc.services import Services
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.session_views import Place, SessionView
+from reach.wire.answers import timestamp
 from reach.wire.requests import check_id, invalid, session_name, session_part
 from reach.wire.sessions import session_message
 
 PAGE = 100
 MAX_PAGE = 1_000
 _USED: Final = re.compile(r"-?[0-9]{1,18}")
-"""When a session was used last, in a token; negative, if that was before this machine started."""
+"""When a session was used last, in a token."""
 
 
 class SessionServicer(session_pb2_grpc.SessionServiceServicer):
@@ -32,7 +33,7 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         tenant = principal_of(context).tenant
         session = session_name(request.key)
         self._check_here(tenant, session)
-        view = self._sessions.get(tenant, session)
+        view = await self._sessions.get(tenant, session)
         return session_pb2.GetSessionResponse(session=self._message(tenant, view, full=True))
 
     async def ListSessions(
@@ -47,11 +48,11 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         parts = [session_part(name, getattr(request, name)) for name in ("app_id", "user_id") if getattr(request, name)]
         prefix = "".join(f"{part}:" for part in parts)
         tenant = principal_of(context).tenant
-        views, place = await self._sessions.list(tenant, prefix, size, _place_of(request.page_token))
+        views, place = await self._sessions.page(tenant, prefix, size, read_place(request.page_token))
         answer = session_pb2.ListSessionsResponse()
         answer.sessions.extend(self._message(tenant, view, full=False) for view in views)
         if place is not None:
-            answer.next_page_token = f"{place[0]} {place[1]}"
+            answer.next_page_token = token_of(place)
         return answer
 
     async def DeleteSession(
@@ -72,17 +73,23 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
 
     def _message(self, tenant: str, view: SessionView, *, full: bool) -> session_pb2.Session:
         message = session_message(view.context, self._services.clock.now_ms(), full=full)
-        for pool, pin in sorted(view.pins, key=lambda item: item[0].key):
+        message.last_used_at.CopyFrom(timestamp(view.used_wall_ms))
+        for pin in sorted(view.pins):
             message.pins.add(
-                pool=pool.key.agent_type,
+                pool=pin.pool.agent_type,
                 instance_id=pin.instance_id,
                 handoffs=pin.handoffs,
-                owner=pool.key.tenant if pool.key.tenant != tenant else "",
+                owner=pin.pool.tenant if pin.pool.tenant != tenant else "",
             )
         return message
 
 
-def _place_of(token: str) -> Place | None:
+def token_of(place: Place) -> str:
+    """Where a page ends, for the next one."""
+    return f"{place[0]} {place[1]}"
+
+
+def read_place(token: str) -> Place | None:
     """Where the page begins that a token names."""
     if not token:
         return None

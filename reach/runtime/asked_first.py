@@ -62,10 +62,12 @@ class AskedFirst:
         if refusal is not None:
             self._refuse(task, reader, refusal)
             return True
-        parent = self._host.tasks.get((task.tenant, task.parent_task_id))
-        if parent is not None and parent is not task:
+        name = (task.tenant, task.parent_task_id)
+        parent = self._host.tasks.get(name)
+        asker = trees.budget_of(name) if parent is None else parent.spec
+        if asker and parent is not task:
             try:
-                task.spec = self._host.codec.bounded(task.spec, parent.spec)
+                task.spec = self._host.codec.bounded(task.spec, asker)
             except ReachError as error:
                 self._refuse(task, reader, fault_of(error))
                 return True

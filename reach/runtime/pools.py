@@ -51,6 +51,9 @@ class Codec(Protocol):
     def bounded(self, spec: bytes, parent: bytes) -> bytes:
         """A request with its budget bounded by that of the request which asks for it. Raises InvalidRequest."""
 
+    def budget_of(self, spec: bytes) -> bytes:
+        """The budget of a request, as a request that has nothing else; empty if it has none."""
+
     def joining_of(self, registration: bytes, boot_id: str) -> Joining:
         """The registration as it was taken."""
 

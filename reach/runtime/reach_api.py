@@ -25,6 +25,7 @@ from reach.runtime.asked_first import AskedFirst
 from reach.runtime.elsewhere import Elsewhere, Whereabouts
 from reach.runtime.faults import fault_of
 from reach.runtime.host import Host
+from reach.runtime.patience import Patience
 from reach.runtime.retention import Tending
 from reach.runtime.session_views import SessionViews
 from reach.runtime.texts import Texts
@@ -43,6 +44,7 @@ class Reach:
         self.node_id = node_id
         self.texts = Texts()
         self._first = AskedFirst(host, self.texts)
+        self.patience = Patience(host)
         self.stopping = False
         """No new work is taken; what is accepted goes on."""
         self.tending = Tending(host.committer)
@@ -56,9 +58,17 @@ class Reach:
 
     # -- callers ------------------------------------------------------------------------------------------------------
 
-    def submit(self, task: Task, selector: Selector, reader: Reader, placed: PoolKey | None = None) -> None:
+    def submit(self, task: Task, selector: Selector, reader: Reader, placed: PoolKey | None = None,
+               until_ms: int = 0) -> None:  # fmt: skip
         """Takes a task. The sink of `reader` hears `accepted`, `refused` or `elsewhere`, then what its interest says.
-        `placed`: where another node has placed it, so that it is not chosen again."""
+
+        Args:
+            task: The task.
+            selector: What it asks for.
+            reader: Who is told.
+            placed: Where another node has placed it, so that it is not chosen again.
+            until_ms: Until when it waits for the store, if it has waited already.
+        """
         host = self.host
         known = host.tasks.get(task.key)
         if known is None:
@@ -71,7 +81,10 @@ class Reach:
             try:
                 task.pool = pool = self._admit(task, selector, placed)
             except ReachError as error:
-                reader.sink.refused(reader, fault_of(error))
+                refuse = partial(reader.sink.refused, reader)
+                again = partial(self.submit, task, selector, reader, placed)
+                if not self.patience.takes(error, len(task.spec), until_ms, reader, again, refuse):
+                    refuse(fault_of(error))
                 return
             except Elsewhere as where:
                 reader.sink.elsewhere(reader, task.task_id, task.spec, where)
@@ -135,13 +148,16 @@ class Reach:
         else:
             self.host.post(pool or self._anywhere(tenant), ev.Cancelled(tenant, task_id, reason, reply))
 
-    def send_input(self, tenant: str, task_id: str, given: Input, question: str, reply: Any) -> None:
+    def send_input(self, tenant: str, task_id: str, given: Input, question: str, reply: Any,
+                   until_ms: int = 0) -> None:  # fmt: skip
         """Answers what a waiting task asked; `reply.done` gets (the task, whether the answer was known already)."""
         if self.host.committer.held is not None:  # an answer that cannot be kept is not taken
             try:
                 self.check_store(volatile=False)
             except ReachError as error:
-                reply.refused(fault_of(error))
+                again = partial(self.send_input, tenant, task_id, given, question, reply)
+                if not self.patience.takes(error, len(given.content), until_ms, reply, again, reply.refused):
+                    reply.refused(fault_of(error))
                 return
         pool = self._pool_of(tenant, task_id)
         if pool is None and self.abroad is not None:
@@ -174,6 +190,7 @@ class Reach:
     def unsubscribe(self, reader: Reader, tenant: str, task_id: str) -> None:
         """Lets a reader go, also one that its task does not know yet: it leaves right after it has come."""
         reader.left = True
+        self.patience.let_go(reader)
         if self._first.hurry((tenant, task_id), partial(self.unsubscribe, reader, tenant, task_id)):
             return
         pool = reader.task.pool if reader.task is not None else self._pool_of(tenant, task_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -22,6 +22,7 @@ from reach.core.placement import SHARDS, shard_of_session
 from reach.core.rows import ContextRow, OutboxDone, OutboxRow
 from reach.core.session import SessionName
 from reach.core.summary import extract
+from reach.errors import ReachError
 from reach.runtime.outbox import FactName
 from reach.runtime.settings import Settings
 from reach.store.base import StoredTask
@@ -41,6 +42,8 @@ FLUSH_RATE: Final = 8 << 20
 so busy sessions are written less often the larger they are."""
 SUMMARIES: Final = 2
 """Summaries that are made at the same time, where a summariser is asked."""
+EXPIRED_AT_ONCE: Final = 1_000
+"""Sessions that other nodes are asked for together."""
 EXPIRE_SECONDS: Final = 0.5
 """How often the sessions of one shard are looked at, one shard after the other."""
 
@@ -83,12 +86,21 @@ class Sessions:
         """Who wants to hear when the next commit has kept a turn that other nodes brought."""
         self._leaving: list[dict[FactName, Waiting]] = []
         """The same for the commits that are open."""
+        self.ask_busy: Callable[[Sequence[SessionName]], Awaitable[set[SessionName]]] | None = None
+        """Which of these have open tasks at other nodes. None on a node that is alone."""
+        self._asking: asyncio.Task[None] | None = None
         self._flushing: asyncio.TimerHandle | None = None
         self._expiring: asyncio.TimerHandle | None = None
         self._next_home = 0
         self._flushed_bytes = 0
         """What was written the last time."""
         self._summaries: set[asyncio.Future[str]] = set()
+
+    def share(self, ask_busy: Callable[[Sequence[SessionName]], Awaitable[set[SessionName]]]) -> None:
+        """Other nodes have tasks of sessions that live here, too."""
+        self.ask_busy = ask_busy
+        for home in self._homes:
+            home.asks_first = True
 
     def home(self, name: SessionName) -> Home:
         """Where a session is."""
@@ -130,6 +142,8 @@ class Sessions:
         for timer in (self._flushing, self._expiring):
             if timer is not None:
                 timer.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
         for summary in list(self._summaries):
             summary.cancel()
         if self._threads is not None:
@@ -138,10 +152,31 @@ class Sessions:
 
     def _expire(self) -> None:
         self._expiring = self._loop.call_later(EXPIRE_SECONDS, self._expire)
-        home = self._homes[self._next_home]
-        self._next_home = (self._next_home + 1) % SHARDS
-        if home.expire(self._host.clock.now_ms(), self._busy):
-            self._flush_soon()
+        home = self._next()
+        if self.ask_busy is None:
+            if home.expire(self._host.clock.now_ms(), self.busy):
+                self._flush_soon()
+        elif (names := home.over(self._host.clock.now_ms())) and not self._asking:
+            self._asking = self._loop.create_task(self._expire_unless_busy(home, names[:EXPIRED_AT_ONCE]))
+
+    def _next(self) -> Home:
+        """The home that is looked at next: one with sessions, if there is one."""
+        order = (*range(self._next_home, SHARDS), *range(self._next_home))
+        number = next((one for one in order if len(self._homes[one])), self._next_home)
+        self._next_home = (number + 1) % SHARDS
+        return self._homes[number]
+
+    async def _expire_unless_busy(self, home: Home, names: list[SessionName]) -> None:
+        """Their tasks may be open at other nodes; while one of these does not answer, none of them goes."""
+        assert self.ask_busy is not None
+        try:
+            busy = await self.ask_busy(names)
+            if home.expire(self._host.clock.now_ms(), lambda: self.busy() | busy, frozenset(names)):
+                self._flush_soon()
+        except ReachError as error:
+            log.info("sessions are kept beyond their time: %s", error)
+        finally:
+            self._asking = None
 
     def _is_busy(self, name: SessionName) -> bool:
         """Whether a session has tasks that have not ended."""
@@ -149,7 +184,7 @@ class Sessions:
         tasks = self._host.tasks.values()
         return any(task.session == session and task.tenant == tenant and task.state < FIRST_TERMINAL for task in tasks)
 
-    def _busy(self) -> set[SessionName]:
+    def busy(self) -> set[SessionName]:
         """Sessions with tasks that have not ended."""
         tasks = self._host.tasks.values()
         return {(task.tenant, task.session) for task in tasks if task.session and task.state < FIRST_TERMINAL}
@@ -219,9 +254,9 @@ class Sessions:
             self._waiting[name] = Waiting(done.fence, told)
         self._flush_soon()
 
-    def delete(self, name: SessionName) -> None:
-        """Forgets what is known of a session, and what the tasks that it has now still bring."""
-        self.home(name).delete(name, self._host.clock.now_ms(), (self._host.last_row,))
+    def delete(self, name: SessionName, lasts: Sequence[int]) -> None:
+        """Forgets what is known of a session, and what tasks up to these rows still bring (`accepted_before`)."""
+        self.home(name).delete(name, self._host.clock.now_ms(), lasts)
         self._flush_soon()
 
     # -- summaries ----------------------------------------------------------------------------------------------------

@@ -38,7 +38,11 @@ class Trees:
         self._parent_of: dict[TaskKey, TaskKey] = {}
         self._children: dict[TaskKey, dict[TaskKey, None]] = {}
         self._marks: dict[TaskKey, None] = {}
-        self._fine: dict[TaskKey, None] = {}
+        self.tell: Callable[[TaskKey, bool], None] = lambda key, mark: None
+        """Tells the other nodes that a task is cancelled with all that it asked for; what is still to be refused for it
+        (True), or what there is (False)."""
+        self._fine: dict[TaskKey, bytes] = {}
+        """Those of the journal that go on, with their budgets (`Codec.budget_of`)."""
         self._timers: set[asyncio.TimerHandle] = set()
 
     def joined(self, task: Task) -> None:
@@ -74,15 +78,29 @@ class Trees:
     # -- cancelling ---------------------------------------------------------------------------------------------------
 
     def cancel(self, key: TaskKey) -> None:
-        """Marks a task, and cancels all that it asked for. The task itself is the caller's to cancel."""
+        """Marks a task, and cancels all that it asked for, also at other nodes. The task itself is the caller's to
+        cancel."""
         task = self._host.tasks.get(key)
-        if task is not None and task.state < FIRST_TERMINAL:
+        is_open = task is not None and task.state < FIRST_TERMINAL
+        if is_open:
             self._mark(key)
         elif key not in self._children:
+            self.tell(key, False)
             return
+        self._look_often(key, mark=is_open)
+
+    def cancelled_elsewhere(self, key: TaskKey, *, mark: bool) -> None:
+        """Another node has cancelled a task. `mark`: what still asks to be taken for it is refused."""
+        if mark:
+            self._mark(key)
         self._look(key)
+
+    def _look_often(self, key: TaskKey, *, mark: bool) -> None:
+        """Looks for children now and later, here and at other nodes."""
+        self._look(key)
+        self.tell(key, mark)
         for delay_s in LOOKS_S:
-            self._later(delay_s, key)
+            self._later(delay_s, key, mark=mark)
 
     def _mark(self, key: TaskKey) -> None:
         self._marks.pop(key, None)
@@ -99,6 +117,7 @@ class Trees:
                 self._mark(child)
                 reason = f"task {key[1]!r}, which it belongs to, was cancelled"
                 self._host.post(task.pool, ev.Cancelled(*child, reason, None))
+                self.tell(child, True)  # what it asked for may be at a third node
 
     def _below(self, key: TaskKey) -> Iterator[TaskKey]:
         """All that a task asked for, and what that asked for."""
@@ -110,10 +129,11 @@ class Trees:
                     open_.append(child)
                     yield child
 
-    def _later(self, delay_s: float, key: TaskKey) -> None:
+    def _later(self, delay_s: float, key: TaskKey, *, mark: bool) -> None:
         def look() -> None:
             self._timers.discard(timer)
             self._look(key)
+            self.tell(key, mark)
 
         timer = self._loop.call_later(delay_s, look)
         self._timers.add(timer)
@@ -153,7 +173,7 @@ class Trees:
             else:
                 if len(self._fine) >= PARENTS:
                     self._fine.clear()
-                self._fine[key] = None
+                self._fine[key] = self._host.codec.budget_of(found.task.spec) if found is not None else b""
                 if names:
                     ask()
                 else:
@@ -161,6 +181,10 @@ class Trees:
 
         ask()
         return True
+
+    def budget_of(self, key: TaskKey) -> bytes:
+        """What is known of the budget of a task that is not in memory, once it was asked for."""
+        return self._fine.get(key, b"")
 
     def _unknown(self, task: Task) -> list[TaskKey]:
         """Those of whom only the journal can say whether they are cancelled: nobody, while the asking task is open, for

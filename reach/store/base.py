@@ -229,9 +229,9 @@ class SharedJournal(Journal, Protocol):
     def lost(self) -> frozenset[int]:
         """Shards that were found to be another's since this was last called. Asks nobody, from any thread."""
 
-    def every_fact(self, kind: str, after: int, limit: int) -> list[StoredFact]:
-        """Facts of a kind whosever they are, in order, from behind the number `after`. Who has claimed what they are to
-        be delivered to finds here what its former owner did not keep."""
+    def every_fact(self, kind: str, after: int, limit: int, lane: str | None = None) -> list[StoredFact]:
+        """Facts of a kind, or of one lane of it, whosever they are, in order, from behind the number `after`. Who has
+        claimed what they are to be delivered to finds here what its former owner did not keep."""
 
     def arrived(self, known: Sequence[int], limit: int) -> list[StoredTask]:
         """Up to `limit` tasks that moved to shards that the node holds, from shards of whoever; each is told again

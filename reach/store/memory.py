@@ -199,11 +199,15 @@ class MemoryJournal:
             )
             return list(islice(found, max(limit, 0)))
 
-    def every_fact(self, kind: str, after: int, limit: int) -> list[StoredFact]:
+    def every_fact(self, kind: str, after: int, limit: int, lane: str | None = None) -> list[StoredFact]:
         """See `SharedJournal.every_fact`."""
         with self._lock:
             self._check_open()
-            found = (one for one in self._facts.values() if one.number > after and one.fact.kind == kind)
+            found = (
+                one
+                for one in self._facts.values()
+                if one.number > after and one.fact.kind == kind and lane in (None, one.fact.lane)
+            )
             return list(islice(found, max(limit, 0)))
 
     def purge(

@@ -145,10 +145,10 @@ class MemoryNode(Holding):
         self._reach()
         return self._store.facts(kind, lane, after, limit, self._mine)
 
-    def every_fact(self, kind: str, after: int, limit: int) -> list[StoredFact]:
+    def every_fact(self, kind: str, after: int, limit: int, lane: str | None = None) -> list[StoredFact]:
         """See `SharedJournal.every_fact`."""
         self._reach()
-        return self._store.every_fact(kind, after, limit)
+        return self._store.every_fact(kind, after, limit, lane)
 
     def purge(self, ended_before_ms: int, limit: int, *, dead_letters: bool = False) -> int:
         """See `Journal.purge`."""

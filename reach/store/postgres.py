@@ -246,9 +246,9 @@ class PostgresJournal(Holding):
         found: list[StoredFact] = self._read(lambda db: read.facts(db, kind, lane, after, limit, [*self._mine]))
         return found
 
-    def every_fact(self, kind: str, after: int, limit: int) -> list[StoredFact]:
+    def every_fact(self, kind: str, after: int, limit: int, lane: str | None = None) -> list[StoredFact]:
         """See `SharedJournal.every_fact`."""
-        found: list[StoredFact] = self._read(lambda db: read.every_fact(db, kind, after, limit))
+        found: list[StoredFact] = self._read(lambda db: read.every_fact(db, kind, after, limit, lane))
         return found
 
     def dead_letters(self) -> int:

@@ -207,8 +207,9 @@ async def facts(db: Connection, kind: str, lane: str, after: int, limit: int, sh
     return [StoredFact(value[0], OutboxRow._make(value[1:])) for value in map(tuple, found)]
 
 
-async def every_fact(db: Connection, kind: str, after: int, limit: int) -> list[StoredFact]:
-    """Facts of all lanes and shards, in order."""
-    text = f"select id, {names('outbox')} from outbox where kind = $1 and id > $2 order by id limit $3"
-    found = await db.fetch(text, kind, after, max(limit, 0))
+async def every_fact(db: Connection, kind: str, after: int, limit: int, lane: str | None) -> list[StoredFact]:
+    """Facts of all shards, in order."""
+    where = "kind = $1 and id > $2 and ($4::text is null or lane = $4)"
+    text = f"select id, {names('outbox')} from outbox where {where} order by id limit $3"
+    found = await db.fetch(text, kind, after, max(limit, 0), lane)
     return [StoredFact(value[0], OutboxRow._make(value[1:])) for value in map(tuple, found)]

@@ -40,3 +40,11 @@ def bounded(spec: bytes, parent: bytes) -> bytes:
         if not budget.HasField(name) or getattr(budget, name) > most:
             setattr(changes.budget, name, most)
     return spec + changes.SerializeToString() if changes.HasField("budget") else spec
+
+
+def budget_of(spec: bytes) -> bytes:
+    """The budget of a request, with the id of its task: all that `bounded` reads of an asker; empty if it has none."""
+    asker = task_pb2.TaskSpec.FromString(spec)
+    if not asker.HasField("budget"):
+        return b""
+    return task_pb2.TaskSpec(task_id=asker.task_id, budget=asker.budget).SerializeToString()

@@ -9,7 +9,7 @@ from reach.core.model import Task
 from reach.core.resolving import Selector
 from reach.wire.agents import read_registration
 from reach.wire.answers import content_of
-from reach.wire.budget import bounded
+from reach.wire.budget import bounded, budget_of
 from reach.wire.repeats import same_content
 from reach.wire.requests import TaskReader
 from reach.wire.schemas import mismatches
@@ -63,6 +63,10 @@ class ProtoCodec:
     def bounded(self, spec: bytes, parent: bytes) -> bytes:
         """See `Codec`."""
         return bounded(spec, parent)
+
+    def budget_of(self, spec: bytes) -> bytes:
+        """See `Codec`."""
+        return budget_of(spec)
 
     def joining_of(self, registration: bytes, boot_id: str) -> Joining:
         """The registration as it was taken."""

@@ -12,7 +12,7 @@ from reach.core.placement import shard_of_session
 from reach.core.session import TURN
 from reach.store.base import StoredFact
 from tests.rpc.nodes import agent_of, owned, until
-from tests.rpc.peers import TIMEOUT, pb
+from tests.rpc.peers import TIMEOUT, pb, refusal, unique
 from tests.rpc.shared_nodes import SharedCluster, SharedMember, owned_by, shared_cluster
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -206,3 +206,88 @@ async def test_SES_3_an_end_is_told_though_the_home_does_not_answer(nodes, monke
     await until(lambda: context_at(nodes, "two", name) is not None and context_at(nodes, "two", name).count == 1)
     await until(lambda: facts(nodes) == [])
     await agent.close()
+
+
+async def test_CLU_1_any_node_tells_where_a_session_is_pinned_and_forgets_it_everywhere(nodes):
+    name = await home_at(nodes, "three")
+    types = [await owned_by(nodes, node, owned) for node in ("one", "two")]
+    agents = [await agent_of(nodes, agent_type, "one") for agent_type in types]
+    for agent in agents:
+        await ask(nodes, "two", agent, name, "q", "a")
+    get = pb.GetSessionRequest(key=key_of_session(name))
+    for node in nodes.nodes:
+        found = (await nodes.stubs(node).session.GetSession(get, timeout=TIMEOUT)).session
+        pins = [(pin.pool, pin.instance_id, pin.owner) for pin in found.pins]
+        assert pins == sorted((kind, agent.instance_id, "") for kind, agent in zip(types, agents, strict=True))
+        assert found.turn_count == 2
+    # Accepted before it is deleted, and ends after that.
+    task = {"selector": {"agent_id": agents[0].agent_id}, "payload": {"text": "old"}, "session": key_of_session(name)}
+    asked = pb.DispatchRequest(task=task, wait={"seconds": 15})
+    call = asyncio.ensure_future(nodes.stubs("one").dispatch.Dispatch(asked, timeout=TIMEOUT))
+    offer = await agents[0].next("offers")
+    delete = pb.DeleteSessionRequest(key=key_of_session(name))
+    await nodes.stubs("two").session.DeleteSession(delete, timeout=TIMEOUT)
+    for node in nodes.nodes:
+        assert (await refusal(nodes.stubs(node).session.GetSession(get, timeout=TIMEOUT)))[1] == "SESSION_NOT_FOUND"
+    await agents[0].finish(offer, "too late")
+    await call
+    offer = await ask(nodes, "two", agents[1], name, "new", "a")
+    assert texts(offer) == []
+    assert context_at(nodes, "three", name).count == 1
+    for agent in agents:
+        await agent.close()
+
+
+async def test_CLU_1_sessions_of_all_nodes_are_listed_in_pages(nodes):
+    agent = await agent_of(nodes, await owned_by(nodes, "one", owned), "one")
+    for number in range(64):
+        nodes.wish({number: ("one", "two", "three")[number % 3]} if number not in nodes.used else {})
+    names = [("default", f"listed:{unique('u')}:s") for _ in range(7)]
+    for name in names:
+        await ask(nodes, "two", agent, name, "q", "a")
+        await asyncio.sleep(0.003)
+    for node in nodes.nodes:
+        for size in (1, 3, 7, 100):
+            token, seen, rounds = "", [], 0
+            while rounds < 20:
+                rounds += 1
+                request = pb.ListSessionsRequest(app_id="listed", page_size=size, page_token=token)
+                page = await nodes.stubs(node).session.ListSessions(request, timeout=TIMEOUT)
+                assert len(page.sessions) <= size
+                seen += [("default", f"listed:{one.key.user_id}:s") for one in page.sessions]
+                assert all([pin.instance_id for pin in one.pins] == [agent.instance_id] for one in page.sessions)
+                token = page.next_page_token
+                if not token:
+                    break
+            assert seen == names[::-1], (node, size)
+    await agent.close()
+
+
+async def test_SES_2_a_session_with_an_open_task_elsewhere_lives_on(nodes, monkeypatch):
+    busy, idle = await home_at(nodes, "two"), await home_at(nodes, "two")
+    agent = await agent_of(nodes, await owned_by(nodes, "one", owned), "one")
+    for name in (busy, idle):
+        await ask(nodes, "one", agent, name, "q0", "a0")
+    task = {"selector": {"agent_id": agent.agent_id}, "payload": {"text": "q1"}, "session": key_of_session(busy)}
+    asked = pb.DispatchRequest(task=task, wait={"seconds": 15})
+    call = asyncio.ensure_future(nodes.stubs("one").dispatch.Dispatch(asked, timeout=TIMEOUT))
+    offer = await agent.next("offers")
+    sessions = nodes["two"].host.sessions
+    for name in (busy, idle):
+        sessions.home(name)._contexts[name].expires_ms = 1
+    await until(lambda: idle not in sessions.home(idle)._contexts)
+    await until(lambda: sessions.home(busy)._contexts[busy].expires_ms > 1)
+    await agent.finish(offer, "a1")
+    await call
+    assert texts(await ask(nodes, "one", agent, busy, "q2", "a2")) == ["q0", "q1"]
+    await agent.close()
+
+
+async def test_CLU_1_a_list_says_which_node_does_not_answer(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("reach.rpc.proxy.PATIENCE_S", 0.3)
+    async with shared_cluster(tmp_path, "one", "two") as nodes:
+        await nodes["two"].down()
+        call = nodes.stubs("one").session.ListSessions(pb.ListSessionsRequest(), timeout=TIMEOUT)
+        code, reason, words = await refusal(call)
+        assert (code, reason) == ("UNAVAILABLE", "OWNER_UNAVAILABLE")
+        assert "'two'" in words

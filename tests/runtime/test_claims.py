@@ -19,6 +19,7 @@ from reach.runtime.claims import SURE_MS, Claims
 from reach.runtime.clock import Clock
 from reach.runtime.moving import take
 from reach.runtime.ownership import Peer, Static
+from reach.runtime.patience import LOOK_SECONDS
 from reach.store.memory_shared import MemoryNode, MemoryShared
 from reach.wire.agents import read_registration
 from tests.runtime.hosts import TENANT, Shell
@@ -224,11 +225,33 @@ async def test_CLU_2_who_may_have_left_the_cluster_takes_nothing_back(nodes: tup
     assert one.claims.owned == frozenset(ALL) - {NOBODY}, "and keeps the others"
 
 
-async def test_CLU_4_nothing_is_taken_by_a_node_in_doubt(nodes: tuple[Node, Node]) -> None:
+async def test_CLU_4_a_node_in_doubt_takes_nothing_and_lets_callers_wait(nodes: tuple[Node, Node]) -> None:
+    one, _ = nodes
+    one.store.cut_off = True
+    one.clock.ahead_ms = SURE_MS + 500
+    reader, gone = one.submit("t", Interest.EVENTS), one.submit("gone", Interest.EVENTS)
+    await asyncio.sleep(2 * LOOK_SECONDS)
+    assert one.heard(reader) == []
+    assert (TENANT, "t") not in one.host.tasks
+    one.reach.unsubscribe(gone, TENANT, "gone")
+    one.store.cut_off = False
+    await one.confirm()
+    await asyncio.sleep(2 * LOOK_SECONDS)
+    await one.settle()
+    assert one.heard(reader)[0] == ("accepted", False)
+    assert (TENANT, "gone") not in one.host.tasks, "its caller has left before it was taken"
+
+
+async def test_CLU_4_without_the_store_durable_work_is_refused_after_five_seconds(nodes: tuple[Node, Node]) -> None:
     one, _ = nodes
     one.store.cut_off = True
     one.clock.ahead_ms = SURE_MS + 500
     reader = one.submit("t", Interest.EVENTS)
+    one.clock.ahead_ms += 4_800
+    await asyncio.sleep(2 * LOOK_SECONDS)
+    assert one.heard(reader) == []
+    one.clock.ahead_ms += 300
+    await asyncio.sleep(2 * LOOK_SECONDS)
     assert one.heard(reader) == [("refused", Reason.STORE_UNAVAILABLE)]
     one.store.cut_off = False
     await one.confirm()

@@ -227,7 +227,7 @@ async def test_DLV_11_children_are_listed_again(monkeypatch):
     spec.selector.agent_type = "nobody"
     task, selector = READER.read(TENANT, spec)
     shell.host.tasks.pop((TENANT, "r"))
-    shell.host.trees._fine[TENANT, "r"] = None
+    shell.host.trees._fine[TENANT, "r"] = b""
     shell.reach.submit(task, selector, Reader(shell, 1, Interest.ACCEPTANCE))
     await shell.settle()
     assert shell.states("slipped") == ["PENDING"]

@@ -55,14 +55,15 @@ class GetServerInfoResponse(_message.Message):
     OPEN_TASKS_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
+    LOST_NODES_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """The node."""
     version: _builtins.str
     """Version of the server."""
     agents: _builtins.int
-    """Instances that are registered, of this tenant."""
+    """Instances that are registered, of this tenant, at all nodes."""
     open_tasks: _builtins.int
-    """Tasks that are not finished, of this tenant."""
+    """Tasks that are not finished, of this tenant, at all nodes."""
     store: _builtins.str
     """What the store is: `sqlite`, `memory` or `postgres`."""
     @_builtins.property
@@ -81,6 +82,10 @@ class GetServerInfoResponse(_message.Message):
     def principal(self) -> Global___Principal:
         """Who asks, as the server sees it."""
 
+    @_builtins.property
+    def lost_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Other nodes of the cluster that did not answer at once: their agents and tasks are not counted."""
+
     def __init__(
         self,
         *,
@@ -93,10 +98,11 @@ class GetServerInfoResponse(_message.Message):
         open_tasks: _builtins.int = ...,
         store: _builtins.str = ...,
         principal: Global___Principal | None = ...,
+        lost_nodes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["principal", b"principal", "uptime", b"uptime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "features", b"features", "node_id", b"node_id", "open_tasks", b"open_tasks", "principal", b"principal", "protocol_versions", b"protocol_versions", "store", b"store", "uptime", b"uptime", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "features", b"features", "lost_nodes", b"lost_nodes", "node_id", b"node_id", "open_tasks", b"open_tasks", "principal", b"principal", "protocol_versions", b"protocol_versions", "store", b"store", "uptime", b"uptime", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -174,21 +180,27 @@ class WatchTasksResponse(_message.Message):
 
     EVENTS_FIELD_NUMBER: _builtins.int
     MISSED_FIELD_NUMBER: _builtins.int
+    LOST_NODES_FIELD_NUMBER: _builtins.int
     missed: _builtins.int
     """So many events after these were left out, for the reader was slow."""
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_event_pb2.TaskEvent]:
         """Events without payloads."""
 
+    @_builtins.property
+    def lost_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes of the cluster that cannot be heard: until they can, or others own what they had, their events are missing."""
+
     def __init__(
         self,
         *,
         events: _abc.Iterable[_event_pb2.TaskEvent] | None = ...,
         missed: _builtins.int = ...,
+        lost_nodes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "missed", b"missed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "lost_nodes", b"lost_nodes", "missed", b"missed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

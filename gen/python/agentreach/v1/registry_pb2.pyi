@@ -380,12 +380,13 @@ class WatchAgentsResponse(_message.Message):
     RESET_FIELD_NUMBER: _builtins.int
     IN_SYNC_FIELD_NUMBER: _builtins.int
     CURSOR_FIELD_NUMBER: _builtins.int
+    LOST_NODES_FIELD_NUMBER: _builtins.int
     reset: _builtins.bool
     """Forget all that was told before: what follows is whole."""
     in_sync: _builtins.bool
     """All that there was at the start has been told. Set once."""
     cursor: _builtins.str
-    """Where to resume; empty: more belongs to this, the former one stays."""
+    """Where to resume, at any node; empty: more belongs to this, the former one stays."""
     @_builtins.property
     def agents(self) -> _containers.RepeatedCompositeFieldContainer[_agent_pb2.Agent]:
         """New or changed."""
@@ -393,6 +394,12 @@ class WatchAgentsResponse(_message.Message):
     @_builtins.property
     def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Instance ids that are gone, or do not match any more. May name some that were never told."""
+
+    @_builtins.property
+    def lost_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes of the cluster that cannot be heard: what was told of their agents stays as it was until they can, or others
+        own what they had.
+        """
 
     def __init__(
         self,
@@ -402,10 +409,11 @@ class WatchAgentsResponse(_message.Message):
         reset: _builtins.bool = ...,
         in_sync: _builtins.bool = ...,
         cursor: _builtins.str = ...,
+        lost_nodes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "cursor", b"cursor", "in_sync", b"in_sync", "removed", b"removed", "reset", b"reset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "cursor", b"cursor", "in_sync", b"in_sync", "lost_nodes", b"lost_nodes", "removed", b"removed", "reset", b"reset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -25,31 +25,32 @@ _sym_db = _symbol_database.Default()
 from agentreach.v1 import attempt_pb2 as agentreach_dot_v1_dot_attempt__pb2
 from agentreach.v1 import task_pb2 as agentreach_dot_v1_dot_task__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61gentreach/v1/session.proto\x12\ragentreach.v1\x1a\x1b\x61gentreach/v1/attempt.proto\x1a\x18\x61gentreach/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\"\xda\x01\n\x07Session\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\x12 \n\x04pins\x18\x02 \x03(\x0b\x32\x12.agentreach.v1.Pin\x12.\n\x07\x63ontext\x18\x03 \x01(\x0b\x32\x1d.agentreach.v1.SessionContext\x12-\n\nexpires_in\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nturn_count\x18\x05 \x01(\r\x12\x12\n\nsize_bytes\x18\x06 \x01(\x04\"I\n\x03Pin\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x10\n\x08handoffs\x18\x03 \x01(\r\x12\r\n\x05owner\x18\x04 \x01(\t\";\n\x11GetSessionRequest\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\"=\n\x12GetSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.agentreach.v1.Session\"]\n\x13ListSessionsRequest\x12\x0e\n\x06\x61pp_id\x18\x01 \x01(\t\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"Y\n\x14ListSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.agentreach.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\">\n\x14\x44\x65leteSessionRequest\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\"\x17\n\x15\x44\x65leteSessionResponse2\x98\x02\n\x0eSessionService\x12Q\n\nGetSession\x12 .agentreach.v1.GetSessionRequest\x1a!.agentreach.v1.GetSessionResponse\x12W\n\x0cListSessions\x12\".agentreach.v1.ListSessionsRequest\x1a#.agentreach.v1.ListSessionsResponse\x12Z\n\rDeleteSession\x12#.agentreach.v1.DeleteSessionRequest\x1a$.agentreach.v1.DeleteSessionResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x61gentreach/v1/session.proto\x12\ragentreach.v1\x1a\x1b\x61gentreach/v1/attempt.proto\x1a\x18\x61gentreach/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8c\x02\n\x07Session\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\x12 \n\x04pins\x18\x02 \x03(\x0b\x32\x12.agentreach.v1.Pin\x12.\n\x07\x63ontext\x18\x03 \x01(\x0b\x32\x1d.agentreach.v1.SessionContext\x12-\n\nexpires_in\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nturn_count\x18\x05 \x01(\r\x12\x12\n\nsize_bytes\x18\x06 \x01(\x04\x12\x30\n\x0clast_used_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"I\n\x03Pin\x12\x0c\n\x04pool\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x10\n\x08handoffs\x18\x03 \x01(\r\x12\r\n\x05owner\x18\x04 \x01(\t\";\n\x11GetSessionRequest\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\"=\n\x12GetSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.agentreach.v1.Session\"]\n\x13ListSessionsRequest\x12\x0e\n\x06\x61pp_id\x18\x01 \x01(\t\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\x12\x12\n\npage_token\x18\x04 \x01(\t\"Y\n\x14ListSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.agentreach.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\">\n\x14\x44\x65leteSessionRequest\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\"\x17\n\x15\x44\x65leteSessionResponse2\x98\x02\n\x0eSessionService\x12Q\n\nGetSession\x12 .agentreach.v1.GetSessionRequest\x1a!.agentreach.v1.GetSessionResponse\x12W\n\x0cListSessions\x12\".agentreach.v1.ListSessionsRequest\x1a#.agentreach.v1.ListSessionsResponse\x12Z\n\rDeleteSession\x12#.agentreach.v1.DeleteSessionRequest\x1a$.agentreach.v1.DeleteSessionResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'agentreach.v1.session_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SESSION']._serialized_start=134
-  _globals['_SESSION']._serialized_end=352
-  _globals['_PIN']._serialized_start=354
-  _globals['_PIN']._serialized_end=427
-  _globals['_GETSESSIONREQUEST']._serialized_start=429
-  _globals['_GETSESSIONREQUEST']._serialized_end=488
-  _globals['_GETSESSIONRESPONSE']._serialized_start=490
-  _globals['_GETSESSIONRESPONSE']._serialized_end=551
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=553
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=646
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=648
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=737
-  _globals['_DELETESESSIONREQUEST']._serialized_start=739
-  _globals['_DELETESESSIONREQUEST']._serialized_end=801
-  _globals['_DELETESESSIONRESPONSE']._serialized_start=803
-  _globals['_DELETESESSIONRESPONSE']._serialized_end=826
-  _globals['_SESSIONSERVICE']._serialized_start=829
-  _globals['_SESSIONSERVICE']._serialized_end=1109
+  _globals['_SESSION']._serialized_start=167
+  _globals['_SESSION']._serialized_end=435
+  _globals['_PIN']._serialized_start=437
+  _globals['_PIN']._serialized_end=510
+  _globals['_GETSESSIONREQUEST']._serialized_start=512
+  _globals['_GETSESSIONREQUEST']._serialized_end=571
+  _globals['_GETSESSIONRESPONSE']._serialized_start=573
+  _globals['_GETSESSIONRESPONSE']._serialized_end=634
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=636
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=729
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=731
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=820
+  _globals['_DELETESESSIONREQUEST']._serialized_start=822
+  _globals['_DELETESESSIONREQUEST']._serialized_end=884
+  _globals['_DELETESESSIONRESPONSE']._serialized_start=886
+  _globals['_DELETESESSIONRESPONSE']._serialized_end=909
+  _globals['_SESSIONSERVICE']._serialized_start=912
+  _globals['_SESSIONSERVICE']._serialized_end=1192
 # @@protoc_insertion_point(module_scope)

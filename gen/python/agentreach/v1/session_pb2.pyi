@@ -9,6 +9,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 import builtins as _builtins
 import sys
@@ -33,6 +34,7 @@ class Session(_message.Message):
     EXPIRES_IN_FIELD_NUMBER: _builtins.int
     TURN_COUNT_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    LAST_USED_AT_FIELD_NUMBER: _builtins.int
     turn_count: _builtins.int
     """Turns that it has had."""
     size_bytes: _builtins.int
@@ -53,6 +55,10 @@ class Session(_message.Message):
     def expires_in(self) -> _duration_pb2.Duration:
         """How long until it expires."""
 
+    @_builtins.property
+    def last_used_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was used last."""
+
     def __init__(
         self,
         *,
@@ -62,10 +68,11 @@ class Session(_message.Message):
         expires_in: _duration_pb2.Duration | None = ...,
         turn_count: _builtins.int = ...,
         size_bytes: _builtins.int = ...,
+        last_used_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "expires_in", b"expires_in", "key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "expires_in", b"expires_in", "key", b"key", "last_used_at", b"last_used_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "expires_in", b"expires_in", "key", b"key", "pins", b"pins", "size_bytes", b"size_bytes", "turn_count", b"turn_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "expires_in", b"expires_in", "key", b"key", "last_used_at", b"last_used_at", "pins", b"pins", "size_bytes", b"size_bytes", "turn_count", b"turn_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -62,15 +62,15 @@ class SessionServiceServicer:
 
     def GetSession(self, request, context):
         """One session. Safe to retry.
-        Errors: INVALID_FIELD, SESSION_NOT_FOUND.
+        Errors: INVALID_FIELD, SESSION_NOT_FOUND, OWNER_UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSessions(self, request, context):
-        """Sessions, latest first. Safe to retry.
-        Errors: INVALID_FIELD.
+        """Sessions, latest first; those that are used while pages are read may be missing. Safe to retry.
+        Errors: INVALID_FIELD, OWNER_UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -79,7 +79,7 @@ class SessionServiceServicer:
     def DeleteSession(self, request, context):
         """Forgets a session: context and pins. Its tasks that run go on, and are not part of what comes after. Tasks and
         results are kept as long as any others. Safe to retry.
-        Errors: INVALID_FIELD, SESSION_NOT_FOUND.
+        Errors: INVALID_FIELD, SESSION_NOT_FOUND, OWNER_UNAVAILABLE, STORE_UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,16 +38,16 @@ class SessionServiceStub:
     def __new__(cls, channel: _aio.Channel) -> SessionServiceAsyncStub: ...
     GetSession: _grpc.UnaryUnaryMultiCallable[_session_pb2.GetSessionRequest, _session_pb2.GetSessionResponse]
     """One session. Safe to retry.
-    Errors: INVALID_FIELD, SESSION_NOT_FOUND.
+    Errors: INVALID_FIELD, SESSION_NOT_FOUND, OWNER_UNAVAILABLE.
     """
     ListSessions: _grpc.UnaryUnaryMultiCallable[_session_pb2.ListSessionsRequest, _session_pb2.ListSessionsResponse]
-    """Sessions, latest first. Safe to retry.
-    Errors: INVALID_FIELD.
+    """Sessions, latest first; those that are used while pages are read may be missing. Safe to retry.
+    Errors: INVALID_FIELD, OWNER_UNAVAILABLE.
     """
     DeleteSession: _grpc.UnaryUnaryMultiCallable[_session_pb2.DeleteSessionRequest, _session_pb2.DeleteSessionResponse]
     """Forgets a session: context and pins. Its tasks that run go on, and are not part of what comes after. Tasks and
     results are kept as long as any others. Safe to retry.
-    Errors: INVALID_FIELD, SESSION_NOT_FOUND.
+    Errors: INVALID_FIELD, SESSION_NOT_FOUND, OWNER_UNAVAILABLE, STORE_UNAVAILABLE.
     """
 
 @_typing.type_check_only
@@ -60,16 +60,16 @@ class SessionServiceAsyncStub(SessionServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetSession: _aio.UnaryUnaryMultiCallable[_session_pb2.GetSessionRequest, _session_pb2.GetSessionResponse]  # type: ignore[assignment]
     """One session. Safe to retry.
-    Errors: INVALID_FIELD, SESSION_NOT_FOUND.
+    Errors: INVALID_FIELD, SESSION_NOT_FOUND, OWNER_UNAVAILABLE.
     """
     ListSessions: _aio.UnaryUnaryMultiCallable[_session_pb2.ListSessionsRequest, _session_pb2.ListSessionsResponse]  # type: ignore[assignment]
-    """Sessions, latest first. Safe to retry.
-    Errors: INVALID_FIELD.
+    """Sessions, latest first; those that are used while pages are read may be missing. Safe to retry.
+    Errors: INVALID_FIELD, OWNER_UNAVAILABLE.
     """
     DeleteSession: _aio.UnaryUnaryMultiCallable[_session_pb2.DeleteSessionRequest, _session_pb2.DeleteSessionResponse]  # type: ignore[assignment]
     """Forgets a session: context and pins. Its tasks that run go on, and are not part of what comes after. Tasks and
     results are kept as long as any others. Safe to retry.
-    Errors: INVALID_FIELD, SESSION_NOT_FOUND.
+    Errors: INVALID_FIELD, SESSION_NOT_FOUND, OWNER_UNAVAILABLE, STORE_UNAVAILABLE.
     """
 
 class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -85,7 +85,7 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_session_pb2.GetSessionResponse, _abc.Awaitable[_session_pb2.GetSessionResponse]]:
         """One session. Safe to retry.
-        Errors: INVALID_FIELD, SESSION_NOT_FOUND.
+        Errors: INVALID_FIELD, SESSION_NOT_FOUND, OWNER_UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod
@@ -94,8 +94,8 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _session_pb2.ListSessionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_session_pb2.ListSessionsResponse, _abc.Awaitable[_session_pb2.ListSessionsResponse]]:
-        """Sessions, latest first. Safe to retry.
-        Errors: INVALID_FIELD.
+        """Sessions, latest first; those that are used while pages are read may be missing. Safe to retry.
+        Errors: INVALID_FIELD, OWNER_UNAVAILABLE.
         """
 
     @_abc_1.abstractmethod
@@ -106,7 +106,7 @@ class SessionServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_session_pb2.DeleteSessionResponse, _abc.Awaitable[_session_pb2.DeleteSessionResponse]]:
         """Forgets a session: context and pins. Its tasks that run go on, and are not part of what comes after. Tasks and
         results are kept as long as any others. Safe to retry.
-        Errors: INVALID_FIELD, SESSION_NOT_FOUND.
+        Errors: INVALID_FIELD, SESSION_NOT_FOUND, OWNER_UNAVAILABLE, STORE_UNAVAILABLE.
         """
 
 def add_SessionServiceServicer_to_server(servicer: SessionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

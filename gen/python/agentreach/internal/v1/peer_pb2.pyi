@@ -7,6 +7,7 @@ contract: it may change with a release, but two adjacent versions understand eac
 
 from agentreach.v1 import attempt_pb2 as _attempt_pb2
 from agentreach.v1 import error_pb2 as _error_pb2
+from agentreach.v1 import session_pb2 as _session_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -152,6 +153,7 @@ class LinkRequest(_message.Message):
     CLOSES_FIELD_NUMBER: _builtins.int
     CONTEXTS_FIELD_NUMBER: _builtins.int
     TURNS_FIELD_NUMBER: _builtins.int
+    TREES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def opens(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChannelOpen]:
         """Channels that begin."""
@@ -172,6 +174,10 @@ class LinkRequest(_message.Message):
     def turns(self) -> _containers.RepeatedCompositeFieldContainer[Global___TurnBrought]:
         """Turns of sessions that live there."""
 
+    @_builtins.property
+    def trees(self) -> _containers.RepeatedCompositeFieldContainer[Global___TreeCancelled]:
+        """Tasks that are cancelled with all that they asked for."""
+
     def __init__(
         self,
         *,
@@ -180,10 +186,11 @@ class LinkRequest(_message.Message):
         closes: _abc.Iterable[Global___ChannelClose] | None = ...,
         contexts: _abc.Iterable[Global___ContextAsk] | None = ...,
         turns: _abc.Iterable[Global___TurnBrought] | None = ...,
+        trees: _abc.Iterable[Global___TreeCancelled] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["closes", b"closes", "contexts", b"contexts", "data", b"data", "opens", b"opens", "turns", b"turns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closes", b"closes", "contexts", b"contexts", "data", b"data", "opens", b"opens", "trees", b"trees", "turns", b"turns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -830,3 +837,149 @@ class LocateResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LocateResponse: _TypeAlias = LocateResponse  # noqa: Y015
+
+@_typing.final
+class SessionName(_message.Message):
+    """Names a session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Whose."""
+    session: _builtins.str
+    """Its key as one word."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        session: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionName: _TypeAlias = SessionName  # noqa: Y015
+
+@_typing.final
+class TellSessionsRequest(_message.Message):
+    """Asks for what a node has of sessions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMES_FIELD_NUMBER: _builtins.int
+    FORGET_FIELD_NUMBER: _builtins.int
+    forget: _builtins.bool
+    """Their pins are to be forgotten."""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionName]:
+        """Which."""
+
+    def __init__(
+        self,
+        *,
+        names: _abc.Iterable[Global___SessionName] | None = ...,
+        forget: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forget", b"forget", "names", b"names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TellSessionsRequest: _TypeAlias = TellSessionsRequest  # noqa: Y015
+
+@_typing.final
+class TellSessionsResponse(_message.Message):
+    """What a node has of sessions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTS_FIELD_NUMBER: _builtins.int
+    LAST_ROW_FIELD_NUMBER: _builtins.int
+    last_row: _builtins.int
+    """The last row that the node has numbered."""
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionPart]:
+        """One for each session that it has something of."""
+
+    def __init__(
+        self,
+        *,
+        parts: _abc.Iterable[Global___SessionPart] | None = ...,
+        last_row: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_row", b"last_row", "parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TellSessionsResponse: _TypeAlias = TellSessionsResponse  # noqa: Y015
+
+@_typing.final
+class SessionPart(_message.Message):
+    """What a node has of one session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PINS_FIELD_NUMBER: _builtins.int
+    BUSY_FIELD_NUMBER: _builtins.int
+    busy: _builtins.bool
+    """It has open tasks there."""
+    @_builtins.property
+    def name(self) -> Global___SessionName:
+        """Which."""
+
+    @_builtins.property
+    def pins(self) -> _containers.RepeatedCompositeFieldContainer[_session_pb2.Pin]:
+        """Its pins, each with the owner of its pool."""
+
+    def __init__(
+        self,
+        *,
+        name: Global___SessionName | None = ...,
+        pins: _abc.Iterable[_session_pb2.Pin] | None = ...,
+        busy: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "name", b"name", "pins", b"pins"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionPart: _TypeAlias = SessionPart  # noqa: Y015
+
+@_typing.final
+class TreeCancelled(_message.Message):
+    """A task is cancelled with all that it asked for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    MARK_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Whose."""
+    task_id: _builtins.str
+    """Which."""
+    mark: _builtins.bool
+    """What still asks to be taken for it is refused."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        task_id: _builtins.str = ...,
+        mark: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mark", b"mark", "task_id", b"task_id", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TreeCancelled: _TypeAlias = TreeCancelled  # noqa: Y015

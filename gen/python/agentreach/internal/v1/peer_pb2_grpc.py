@@ -50,6 +50,11 @@ class PeerServiceStub:
                 request_serializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.LocateRequest.SerializeToString,
                 response_deserializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.LocateResponse.FromString,
                 _registered_method=True)
+        self.TellSessions = channel.unary_unary(
+                '/agentreach.internal.v1.PeerService/TellSessions',
+                request_serializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.TellSessionsRequest.SerializeToString,
+                response_deserializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.TellSessionsResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer:
@@ -80,6 +85,14 @@ class PeerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TellSessions(self, request, context):
+        """What this node has of sessions that live elsewhere.
+        Errors: UNAUTHENTICATED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -97,6 +110,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.Locate,
                     request_deserializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.LocateRequest.FromString,
                     response_serializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.LocateResponse.SerializeToString,
+            ),
+            'TellSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.TellSessions,
+                    request_deserializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.TellSessionsRequest.FromString,
+                    response_serializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.TellSessionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -181,6 +199,33 @@ class PeerService:
             '/agentreach.internal.v1.PeerService/Locate',
             agentreach_dot_internal_dot_v1_dot_peer__pb2.LocateRequest.SerializeToString,
             agentreach_dot_internal_dot_v1_dot_peer__pb2.LocateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TellSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentreach.internal.v1.PeerService/TellSessions',
+            agentreach_dot_internal_dot_v1_dot_peer__pb2.TellSessionsRequest.SerializeToString,
+            agentreach_dot_internal_dot_v1_dot_peer__pb2.TellSessionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,10 @@ class PeerServiceStub:
     """Says whether a task is in the memory of this node: for tasks without a row in the journal.
     Errors: UNAUTHENTICATED.
     """
+    TellSessions: _grpc.UnaryUnaryMultiCallable[_peer_pb2.TellSessionsRequest, _peer_pb2.TellSessionsResponse]
+    """What this node has of sessions that live elsewhere.
+    Errors: UNAUTHENTICATED.
+    """
 
 @_typing.type_check_only
 class PeerServiceAsyncStub(PeerServiceStub):
@@ -63,6 +67,10 @@ class PeerServiceAsyncStub(PeerServiceStub):
     """
     Locate: _aio.UnaryUnaryMultiCallable[_peer_pb2.LocateRequest, _peer_pb2.LocateResponse]  # type: ignore[assignment]
     """Says whether a task is in the memory of this node: for tasks without a row in the journal.
+    Errors: UNAUTHENTICATED.
+    """
+    TellSessions: _aio.UnaryUnaryMultiCallable[_peer_pb2.TellSessionsRequest, _peer_pb2.TellSessionsResponse]  # type: ignore[assignment]
+    """What this node has of sessions that live elsewhere.
     Errors: UNAUTHENTICATED.
     """
 
@@ -96,6 +104,16 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.LocateResponse, _abc.Awaitable[_peer_pb2.LocateResponse]]:
         """Says whether a task is in the memory of this node: for tasks without a row in the journal.
+        Errors: UNAUTHENTICATED.
+        """
+
+    @_abc_1.abstractmethod
+    def TellSessions(
+        self,
+        request: _peer_pb2.TellSessionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.TellSessionsResponse, _abc.Awaitable[_peer_pb2.TellSessionsResponse]]:
+        """What this node has of sessions that live elsewhere.
         Errors: UNAUTHENTICATED.
         """
 
