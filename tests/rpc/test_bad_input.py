@@ -71,7 +71,6 @@ BASES: dict[str, dict[str, Any]] = {
     "RequeueDeadLetters": {"all": True}, "PurgeDeadLetters": {"all": True}, "ListFailedWebhooks": {},
     "GetCluster": {}, "GetNode": {}, "DrainNode": {"node_id": "no-such-node"}, "Rebalance": {},
     "CreateKey": {}, "ListKeys": {}, "RevokeKey": {},
-    "GetNode": {}, "GetCluster": {}, "DrainNode": {"node_id": "no-such-node"}, "Rebalance": {},
 }  # fmt: skip
 """A message for each method in which nothing is wrong with any field, though it may name what is not there."""
 
