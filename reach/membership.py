@@ -132,7 +132,11 @@ def _failed(task: asyncio.Task[None]) -> None:
 
 
 def _cluster(config: Config) -> Cluster:
-    return EtcdCluster(access_of(config), config.cluster.name) if config.cluster.endpoints else SingleCluster()
+    return (
+        EtcdCluster(access_of(config), config.cluster.name, config.cluster.lease)
+        if config.cluster.endpoints
+        else SingleCluster()
+    )
 
 
 def access_of(config: Config) -> Access:

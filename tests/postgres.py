@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from reach.testing.services import NotInstalled, PostgresServer
+from reach.testing.services import HERE, NotInstalled, Place, PostgresServer
+from tests.e2e.processes import free_port
 
 _numbers = count(1)
 
@@ -23,8 +24,8 @@ _numbers = count(1)
 class Server(PostgresServer):
     """A running server in a folder that goes away with it."""
 
-    def __init__(self) -> None:
-        super().__init__(Path(tempfile.mkdtemp(prefix="reach-pg-")))
+    def __init__(self, place: Place = HERE) -> None:
+        super().__init__(Path(tempfile.mkdtemp(prefix="reach-pg-")), port=free_port(), place=place)
         atexit.register(self.end)
         self.prepare()
         self.start()

@@ -77,7 +77,9 @@ class EtcdMembership:
             return Standing.OUT
         if self._replaced:
             return Standing.REPLACED
-        return Standing.MEMBER if self._lease and now_ms() < self._held_until_ms else Standing.LOST
+        if not self._lease or now_ms() >= self._held_until_ms or self._mirror.revision < self._joined_at:
+            return Standing.LOST  # the last: what is known here is older than the lease, such as the wish
+        return Standing.MEMBER
 
     def nodes(self) -> Mapping[str, NodeInfo]:
         """All that are there."""
@@ -251,6 +253,7 @@ class EtcdMembership:
         if self._info is not None and self._lease and self._missing():
             self._lose()
             self._stirred.set()
+        self._told = self.standing
         self._listeners.tell()
 
 

@@ -111,13 +111,16 @@ class Mirror:
     def _apply(self, events: Sequence[Followed]) -> None:
         changed: dict[bytes, None] = {}
         for kv, removed in events:
+            if kv.mod_revision <= self.revision:
+                continue  # versions of etcd 3.4 repeat events (E6): what was so then may be otherwise by now
             key = kv.key.removeprefix(self._prefix)
             if removed:
                 self._entries.pop(key, None)
             else:
                 self._entries[key] = kv
             changed[key] = None
-        self._advance(events[-1].kv.mod_revision, list(changed))
+        if changed:
+            self._advance(events[-1].kv.mod_revision, list(changed))
 
     def _advance(self, revision: int, changed: Sequence[bytes]) -> None:
         self.revision = revision

@@ -2,7 +2,7 @@
 
 Every node runs one `Leader`; only the one whose election says so acts. Losses are answered at once, arrivals after a
 moment in which no other node came (`settle_ms`), so that nodes that start together, or a rolling restart, move each
-shard once.
+shard once. What else waits for a moment: `settling.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from reach.cluster.base import Cluster, ClusterUnavailable, NodeInfo, NotLeading, Unsubscribe
 from reach.cluster.drained import DRAINED, drained
+from reach.cluster.settling import Settling
 from reach.core.placement import Candidate, wish_for
 
 SETTLE_MS = 1_000
@@ -33,6 +34,7 @@ class Leader:
         self._stirred = asyncio.Event()
         self._arrivals: dict[tuple[str, str], int] = {}
         """When each process that holds no shard was seen first; at most one entry per member."""
+        self._settling = Settling(settle_ms)
         self._at_once = False
         self._led: tuple[int, int] | None = None
         """The term of now, and when it began."""
@@ -84,21 +86,29 @@ class Leader:
         if term is None:
             raise NotLeading("this node does not lead")
         self._at_once = True
-        return await self._place(term, self._members())
+        nodes, _ = self._settling.judged(self._members(), self._now_ms(), at_once=True)
+        return await self._place(term, nodes)
 
     async def _turn(self) -> int | None:
         """Writes the wish if it must change.
 
         Returns in how many milliseconds to look again; None: after the next change.
         """
+        now = self._now_ms()
+        self._settling.saw(self._cluster.membership.nodes(), now)
         term = self._cluster.election.term
         if term is None:
             self._arrivals.clear()
             self._led = None
             return None
         if self._led is None or self._led[0] != term:
-            self._led = term, self._now_ms()
-        counted, wait_ms = self._counted(self._members(), self._cluster.placement.wish().nodes)
+            self._led = term, now
+        current = self._cluster.placement.wish().nodes
+        if awaits_ms := self._settling.awaits(current, now, at_once=self._at_once):
+            return awaits_ms
+        judged, judged_ms = self._settling.judged(self._members(), now, at_once=self._at_once)
+        counted, counted_ms = self._counted(judged, current)
+        wait_ms = min((one for one in (judged_ms, counted_ms) if one is not None), default=None)
         try:
             await self._place(term, counted)
         except NotLeading:

@@ -30,6 +30,9 @@ class Cluster(Section, frozen=True):
     operators: Annotated[list[Name], Meta(max_length=256)] = field(default_factory=lambda: ["default"])
     """Tenants whose operators may drain nodes and have shards placed (`reach cluster`): that touches the work of all
     tenants. Looking is for every operator and reader."""
+    lease: Annotated[int, Meta(ge=2, le=60)] = 2
+    """Seconds after which a node that says nothing to etcd is taken for dead. Too small: on a machine that is often
+    overloaded nodes lose what they own for nothing. Too large: what a dead node owned waits for that long."""
     user: Annotated[str, Meta(max_length=256)] = ""
     """User of etcd, where it asks for one."""
     password_file: Text = ""

@@ -167,7 +167,11 @@ class Assignment:
         pool, router = self.pool, self.pool.router
         where = pin.moving_to or pin.instance_id
         instance = pool.instances.get(where)
-        if instance is None or where in task.avoided or not drain.serves_sessions(instance, now_ms):
+        if instance is None or where in task.avoided:
+            return None, 0
+        if instance.link is None and now_ms < instance.awaited_until_ms:
+            return instance, instance.awaited_until_ms  # its session is waited for as one of an instance that is full
+        if not drain.serves_sessions(instance, now_ms):
             return None, 0
         if not router.matches(instance, task.requirement):
             return None, 0

@@ -156,8 +156,7 @@ class Outcome:
         """confidence, conflict_hint, usage, executed_intent, as the agent gave them."""
         self.agent_id = ""
         self.instance_id = ""
-        self.attempts = 0
-        self.transfers = 0
+        self.attempts = self.transfers = 0
         self.queued_ms = 0
         self.ran_ms = 0
         self.sequence = 0
@@ -281,14 +280,15 @@ class Instance:
     """One running process of an agent, as its pool sees it."""
 
     __slots__ = (
-        "agent_id", "availability", "availability_until_ms", "beat_ms", "beats", "beats_expected_from_ms", "bit",
-        "blocked_by", "boot_id", "circuit", "conditions", "dialled", "done", "drain_until_ms", "endpoint", "failed",
-        "foreign", "frame_marks", "generation", "health", "health_since_ms", "heard", "heartbeat_ms", "history",
-        "inflight", "instance_id", "lane", "last_probe_error", "latency_ms", "link", "load_seen_ms", "max_concurrency",
-        "max_sessions", "methods", "missed_since_ms", "moved_ms", "pool_key", "priority", "probe_due_ms", "probe_loss",
-        "probe_rtt_ms", "probe_status", "probed_ms", "probes", "profile", "ramp", "reach_score", "ready", "ready_ms",
-        "registered_wall_ms", "registration", "reopened_ms", "revision", "running", "stale_boots", "started_ms",
-        "status", "suspected", "timer_slot", "told", "unready_ms", "usual_load", "warnings", "weight",
+        "agent_id", "availability", "availability_until_ms", "awaited_until_ms", "beat_ms", "beats",
+        "beats_expected_from_ms", "bit", "blocked_by", "boot_id", "circuit", "conditions", "dialled", "done",
+        "drain_until_ms", "endpoint", "failed", "foreign", "frame_marks", "generation", "health", "health_since_ms",
+        "heard", "heartbeat_ms", "history", "inflight", "instance_id", "lane", "last_probe_error", "latency_ms", "link",
+        "load_seen_ms", "max_concurrency", "max_sessions", "methods", "missed_since_ms", "moved_ms", "pool_key",
+        "priority", "probe_due_ms", "probe_loss", "probe_rtt_ms", "probe_status", "probed_ms", "probes", "profile",
+        "ramp", "reach_score", "ready", "ready_ms", "registered_wall_ms", "registration", "reopened_ms", "revision",
+        "running", "stale_boots", "started_ms", "status", "suspected", "timer_slot", "told", "unready_ms", "usual_load",
+        "warnings", "weight",
     )  # fmt: skip
 
     def __init__(self, instance_id: str, profile: Profile, pool_key: PoolKey) -> None:
@@ -328,10 +328,10 @@ class Instance:
         """Last proof of life."""
         self.latency_ms = 0.0
         """Mean of its attempts, newest weighs most; 0 if unknown."""
-        self.done = 0
-        self.failed = 0
+        self.done = self.failed = 0
         self.methods: dict[str, MethodStats] = {}
         """What its attempts show, per method (HLT-5, RTE-14); bounded, see `signals.stats_of`."""
+        self.awaited_until_ms = 0  # until when it is expected back, after a restart or a move of its pool
         self.moved_ms = 0
         """When one of its tasks last made progress or ended by its own doing, or it got work after it had none."""
         self.status: dict[str, Any] = {}

@@ -44,6 +44,7 @@ def restore_instance(pool: Pool, row: AgentRow, joining: Joining, turn: Turn) ->
     instance.health = Health.OFFLINE
     instance.health_since_ms = instance.beat_ms = instance.moved_ms = turn.now_ms
     instance.beats_expected_from_ms = turn.now_ms
+    instance.awaited_until_ms = turn.now_ms + pool.pin_wait_ms
     if row.drained_wall_ms:
         left_ms = max(0, min(row.drained_wall_ms - turn.wall_ms, MAX_DRAIN_MS))
         instance.availability, instance.drain_until_ms = Availability.DRAINING, turn.now_ms + left_ms

@@ -98,7 +98,12 @@ class Claims:
 
     def is_in_doubt(self) -> bool:
         """Whether what this node owns may be another's by now (CLU-2)."""
-        return self._clock.now_ms() - self._confirmed_ms > SURE_MS
+        return self.unconfirmed_ms > SURE_MS
+
+    @property
+    def unconfirmed_ms(self) -> int:
+        """How long ago it was asked for what was confirmed last."""
+        return self._clock.now_ms() - self._confirmed_ms
 
     async def run(self) -> None:
         """Follows the wish, and confirms, for as long as the node lives."""

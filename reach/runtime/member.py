@@ -28,7 +28,7 @@ PUBLISH_SECONDS: Final = 0.25
 """How soon the others hear of what has changed of an agent. Smaller: more looks through all agents."""
 GATHER_SECONDS: Final = 0.05
 """How soon they hear of one that has registered, with all others that register meanwhile."""
-UNREACHABLE_SECONDS: Final = 3.0
+UNREACHABLE_MS: Final = 3_000
 """How long the journal may not answer before the leader is told, so that another node may take over."""
 LEAVE_SECONDS: Final = 5.0
 """How long a node that stops waits for the others to take what it owns."""
@@ -62,7 +62,6 @@ class Member:
         self._watchers: list[Moved] = []
         self._records: dict[AgentKey, tuple[bytes, str, bytes]] = {}
         """Registration and boot of the agents of this node's pools, and what all are to know of them."""
-        self._held_since: float | None = None
         self._standing = Standing.OUT
         self._joined = asyncio.Event()
         host.owners = self
@@ -184,12 +183,7 @@ class Member:
             await asyncio.sleep(GATHER_SECONDS)
 
     async def _tell_of_store(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._host.committer.held is None and not self._claims.is_in_doubt():
-            self._held_since = None
-        elif self._held_since is None:
-            self._held_since = now
-        reachable = self._held_since is None or now - self._held_since < UNREACHABLE_SECONDS
+        reachable = self._claims.unconfirmed_ms < UNREACHABLE_MS  # by what all do alike, whether they have work or not
         changed = reachable != self._info.store_reachable
         self._info = self._info._replace(store_reachable=reachable)
         there = self._cluster.membership.nodes().get(self._info.node_id)

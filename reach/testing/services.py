@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import asyncpg
 
@@ -30,6 +30,19 @@ _STEP_SECONDS: Final = 0.05
 
 class NotInstalled(RuntimeError):
     """A program is not on this machine; the message says which package has it."""
+
+
+class Place(NamedTuple):
+    """Where a service runs."""
+
+    host: str = "127.0.0.1"
+    """What it listens on."""
+    within: Sequence[str] = ()
+    """A command that runs others there, such as in a network namespace, as root: `ip netns exec NAME`."""
+
+
+HERE: Final = Place()
+_AS_POSTGRES: Final = ("setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups")
 
 
 def free_ports(count: int) -> list[int]:
@@ -51,6 +64,7 @@ class EtcdMembers:
         options: More options for each member.
         scheme: How clients speak to it.
         own_session: Ctrl-C in the terminal is not for them.
+        place: Where they run.
     """
 
     def __init__(
@@ -62,7 +76,9 @@ class EtcdMembers:
         *,
         ports: Sequence[int] | None = None,
         own_session: bool = False,
+        place: Place = HERE,
     ) -> None:
+        self.place = place
         self.folder, self.members, self.options, self.scheme = folder, members, list(options), scheme
         chosen = list(ports) if ports is not None else free_ports(2 * members)
         self.client_ports, self.peer_ports = chosen[:members], chosen[members:]
@@ -72,7 +88,7 @@ class EtcdMembers:
     @property
     def endpoints(self) -> list[str]:
         """Where clients reach the members."""
-        return [f"127.0.0.1:{port}" for port in self.client_ports]
+        return [f"{self.place.host}:{port}" for port in self.client_ports]
 
     def start(self, number: int) -> None:
         """Starts one member, without waiting.
@@ -82,9 +98,10 @@ class EtcdMembers:
         """
         if shutil.which("etcd") is None:
             raise NotInstalled("etcd is not installed (Debian: etcd-server and etcd-client; `make services`)")
-        client = f"{self.scheme}://127.0.0.1:{self.client_ports[number]}"
-        peers = [f"http://127.0.0.1:{port}" for port in self.peer_ports]
+        client = f"{self.scheme}://{self.place.host}:{self.client_ports[number]}"
+        peers = [f"http://{self.place.host}:{port}" for port in self.peer_ports]
         command = [
+            *self.place.within,
             *("etcd", "--name", f"m{number}", "--data-dir", str(self.folder / f"m{number}")),
             *("--listen-client-urls", client, "--advertise-client-urls", client),
             *("--listen-peer-urls", peers[number], "--initial-advertise-peer-urls", peers[number]),
@@ -132,14 +149,22 @@ class PostgresServer:
         port: None: a free one.
         durable: Writes are synced to disk; without it a crash of the machine may spoil the data.
         own_session: Ctrl-C in the terminal is not for it.
+        place: Where it runs.
 
     Raises:
         NotInstalled: there is no PostgreSQL.
     """
 
     def __init__(
-        self, folder: Path, port: int | None = None, *, durable: bool = False, own_session: bool = False
+        self,
+        folder: Path,
+        port: int | None = None,
+        *,
+        durable: bool = False,
+        own_session: bool = False,
+        place: Place = HERE,
     ) -> None:
+        self.place = place
         self.binaries = postgres_binaries()
         self.folder = folder
         self.port = port or free_ports(1)[0]
@@ -150,6 +175,11 @@ class PostgresServer:
         if os.getuid() == 0:
             account = pwd.getpwnam("postgres")
             self._user = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        # With `user=` Python forks with all handlers of forks, of which gRPC's may crash where it has been used.
+        self._as: list[str] = []
+        self._owner = self._user
+        if self._user and shutil.which(_AS_POSTGRES[0]):
+            self._as, self._user = list(_AS_POSTGRES), {}
 
     def prepare(self) -> None:
         """Makes the data folder, if it is not there.
@@ -161,14 +191,18 @@ class PostgresServer:
         if (data / "PG_VERSION").exists():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self._user:
-            os.chown(self.folder, self._user["user"], self._user["group"])
+        if self._owner:
+            os.chown(self.folder, self._owner["user"], self._owner["group"])
         made = subprocess.run(
-            [self.binaries / "initdb", "-D", data, "-U", "reach", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"],
+            [*self._as, self.binaries / "initdb", "-D", data, "-U", "reach", "-A", "trust", "-E", "UTF8",
+             "--locale=C", "-N"],
             capture_output=True, cwd="/", check=False, **self._user,
         )  # fmt: skip
         if made.returncode != 0:
             raise RuntimeError(f"PostgreSQL's data folder {data} could not be made:\n{made.stderr.decode()}")
+        if self.place != HERE:
+            with (data / "pg_hba.conf").open("a") as rules:
+                rules.write(f"host all all {self.place.host}/16 trust\n")
 
     def start(self) -> None:
         """Starts it, and waits until it answers. Not from within a running event loop.
@@ -178,8 +212,9 @@ class PostgresServer:
         """
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [self.binaries / "postgres", "-D", self.folder / "data", "-p", str(self.port),
-                 "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "shared_buffers=32MB",
+                [*self.place.within, *self._as, self.binaries / "postgres", "-D", self.folder / "data",
+                 "-p", str(self.port), "-c", f"listen_addresses={self.place.host}", "-c", "unix_socket_directories=",
+                 "-c", "shared_buffers=32MB",
                  "-c", f"fsync={'on' if self._durable else 'off'}"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
                 start_new_session=self._own_session, **self._user,
@@ -192,8 +227,10 @@ class PostgresServer:
                 time.sleep(_STEP_SECONDS)
             else:
                 return
+        code = self.process.poll()
         self.stop(signal.SIGQUIT)
-        raise RuntimeError(f"PostgreSQL did not start:\n{(self.folder / 'log').read_text(errors='replace')[-2000:]}")
+        said = "does not answer" if code is None else f"ended with code {code}"
+        raise RuntimeError(f"PostgreSQL {said}:\n{(self.folder / 'log').read_text(errors='replace')[-2000:]}")
 
     def stop(self, how: int = signal.SIGINT) -> None:
         """SIGINT: at once, with order. SIGQUIT: as in a crash."""
@@ -205,7 +242,7 @@ class PostgresServer:
 
     def address(self, database: str) -> str:
         """The URL of a database."""
-        return f"postgres://reach@127.0.0.1:{self.port}/{database}"
+        return f"postgres://reach@{self.place.host}:{self.port}/{database}"
 
     async def execute(self, text: str) -> None:
         """One statement, outside of a transaction."""

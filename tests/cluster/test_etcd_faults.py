@@ -21,7 +21,7 @@ from reach.cluster.base import (
     Standing,
 )
 from reach.cluster.etcd import EtcdCluster
-from reach.cluster.etcd_api import Access, EtcdClient, put
+from reach.cluster.etcd_api import Access, EtcdClient, Followed, put
 from tests.contracts.clusters import eventually, open_backend
 from tests.contracts.etcd_servers import EtcdServers, need_etcd
 
@@ -193,6 +193,27 @@ async def test_E6_what_a_watch_dropped_is_found_by_listing_anew(backend):
     await eventually(two.registry.agents, 2)
 
 
+async def test_E6_what_a_watch_repeats_changes_nothing(backend):
+    one, two = await backend.node(), await backend.node()
+    await one.membership.join(info(0))
+    for data in (b"1", b"2"):
+        await one.registry.publish(change(data))
+    await eventually(lambda: two.registry.agents().get(A) == b"2" and "n0" in two.membership.nodes())
+    heard: list[AgentChange] = []
+    two.registry.subscribe(heard.extend)
+    key, entry = next((key, entry) for key, entry in two.mirror._entries.items() if key.startswith(b"agents"))
+    last, whole = two.mirror.revision, dict(two.mirror._entries)
+    older = entry._replace(key=two.mirror._prefix + key, value=b"1", mod_revision=entry.mod_revision - 1)
+    two.mirror._apply([Followed(older, False)])  # an event of the past, once more
+    assert two.mirror._entries == whole
+    assert two.mirror.revision == last
+    assert two.registry.agents()[A] == b"2"
+    assert heard == []
+    removed = older._replace(value=b"")
+    two.mirror._apply([Followed(removed, True)])
+    assert two.registry.agents()[A] == b"2"
+
+
 async def test_E3_a_minute_of_nothing_costs_no_revision(backend):
     nodes = await members(backend, 3)
     before = (await nodes[0].client.list(b"/reach/"))[1]
@@ -292,7 +313,7 @@ async def one_member(folder, **more):
         servers.kill_all()
 
 
-async def test_etcd_with_user_and_password_whose_tokens_run_out(tmp_path):
+async def test_F13_etcd_with_user_and_password_whose_tokens_run_out(tmp_path):
     async with one_member(tmp_path, options=["--auth-token-ttl", "1"]) as servers:
         await servers.ready()
         for words in ("user add root:top", "user grant-role root root", "user add reach:secret", "role add reach"):

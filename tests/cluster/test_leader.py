@@ -93,6 +93,98 @@ async def test_CLU_4_a_node_that_is_back_before_it_was_missed_keeps_its_shards()
     assert scene.memory.wish == before
 
 
+async def say(scene, reach):
+    """Nodes say whether they reach the journal."""
+    for name, reaches in reach.items():
+        await scene.nodes[name].membership.update(NodeInfo(name, "b", "h:1", store_reachable=reaches))
+
+
+async def test_CLU_4_when_all_lose_the_journal_and_find_it_one_after_the_other_nothing_moves():
+    scene = Scene()
+    for name in ("n1", "n2", "n3"):
+        await scene.join(name)
+    loop = scene.leader("n1")
+    loop.rebalance()
+    await loop._turn()
+    before = scene.memory.wish
+    for reaches in (False, True):
+        for name in ("n2", "n3", "n1"):
+            await say(scene, {name: reaches})
+            assert await loop._turn() is not None or (name, reaches) == ("n1", True), "it waits for the others"
+            scene.now += 400
+        assert scene.memory.wish == before
+        scene.now += 5_000
+        await loop._turn()
+        assert scene.memory.wish == before
+
+
+async def test_CLU_4_who_alone_loses_the_journal_loses_its_shards_after_a_moment():
+    scene = Scene()
+    for name in ("n1", "n2", "n3"):
+        await scene.join(name)
+    loop = scene.leader("n1")
+    loop.rebalance()
+    await loop._turn()
+    await say(scene, {"n2": False})
+    assert await loop._turn() == 1000
+    assert "n2" in scene.wish
+    scene.now += 1_000
+    await loop._turn()
+    assert set(scene.wish) == {"n1", "n3"}
+    await say(scene, {"n2": True})
+    assert await loop._turn() == 1000
+    scene.now += 1_000
+    await loop._turn()
+    assert set(scene.wish) == {"n1", "n2", "n3"}
+
+
+async def started_again():
+    """A cluster of three that was stopped as a whole; its first node is back."""
+    scene = Scene()
+    for name in ("n1", "n2", "n3"):
+        await scene.join(name)
+    loop = scene.leader("n1")
+    loop.rebalance()
+    await loop._turn()
+    for name in ("n1", "n2", "n3"):
+        scene.memory.expire(name, "b")
+    scene.now = 60_000
+    await scene.join("n1", boot="next")
+    return scene, scene.leader("n1"), scene.memory.wish
+
+
+async def test_CLU_4_a_cluster_that_starts_again_finds_all_where_it_was():
+    scene, loop, before = await started_again()
+    assert await loop._turn() == 1000
+    scene.now += 900
+    await scene.join("n2", boot="next")
+    assert await loop._turn() == 1000
+    scene.now += 900
+    await scene.join("n3", boot="next")
+    assert await loop._turn() is None
+    assert scene.memory.wish == before, "the first did not take all, to give it back"
+    scene.memory.expire("n3", "next")
+    assert await loop._turn() is None
+    assert set(scene.wish) == {"n1", "n2"}, "from now on a loss is answered at once"
+
+
+async def test_CLU_3_an_owner_that_does_not_come_again_is_not_waited_for_for_long():
+    scene, loop, before = await started_again()
+    assert await loop._turn() == 1000
+    scene.now += 1_000
+    assert await loop._turn() is None
+    assert set(scene.wish) == {"n1"}
+    scene, loop, before = await started_again()
+    await loop._turn()
+    for number in range(4, 9):  # others that come do not put it off for ever
+        scene.now += 900
+        await scene.join(f"n{number}")
+        await loop._turn()
+        if scene.memory.wish != before:
+            break
+    assert scene.now <= 63_700
+
+
 async def test_CLU_1_a_drained_node_gives_up_all_and_one_that_does_not_lead_says_nothing():
     scene = Scene()
     for name in ("n1", "n2"):
@@ -158,9 +250,10 @@ async def test_CLU_4_what_an_operator_drains_owns_nothing_over_leaders_and_resta
         await eventually(lambda: "n2" not in scene.wish)
         assert all(was == is_now for was, is_now in zip(before, scene.wish, strict=True) if was != "n2")
         await scene.join("n2", boot="after a restart")
+        heir = scene.leader("n3")
+        await heir._turn()
         scene.memory.expire("n1", "b")
         scene.nodes["n1"].membership._info = None
-        heir = scene.leader("n3")
         scene.now = 60_000
         await heir._turn()
         assert set(scene.wish) == {"n3"}, "another leader keeps to it"

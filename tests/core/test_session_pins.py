@@ -1,5 +1,6 @@
 """Pins of sessions: life, counts, bounds, and how tasks follow them (RTE-7, SES-1, SES-2, SES-4, case E4)."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -290,6 +291,29 @@ def test_E4_RTE_7_a_fourth_instance_moves_no_living_session_and_a_lost_one_only_
     after = {one: shell.submit(session=one, **LONG).instance_id for one in sessions}
     assert {one for one in sessions if after[one] != before[one]} == {one for one in sessions if before[one] == "i1"}
     assert len({after[one] for one in sessions if before[one] == "i1"}) > 1, "to its neighbours on the ring"
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_E4_SES_4_after_a_restart_or_a_move_a_session_waits_for_its_instance(back):
+    """A pool that goes to another node finds its agents one after the other: that is no reason to move sessions."""
+    shell = Shell()
+    for number in range(2):
+        shell.join(f"i{number}", slots=50)
+    sessions = [f"a:u:{number}" for number in range(20)]
+    before = {one: shell.submit(session=one, **LONG).instance_id for one in sessions}
+    assert set(before.values()) == {"i0", "i1"}
+    shell.crash_and_load()
+    shell.join("i0", slots=50)
+    later = {one: shell.submit(session=one, **LONG) for one in sessions}
+    assert {task.instance_id for one, task in later.items() if before[one] == "i0"} == {"i0"}
+    assert {task.state for one, task in later.items() if before[one] == "i1"} == {TaskState.PENDING}
+    if back:
+        shell.advance_beating(1_000, shell.pool.instances["i0"])
+        shell.join("i1", slots=50)
+        assert {one: task.instance_id for one, task in later.items()} == before
+    else:
+        shell.advance_beating(6_000, shell.pool.instances["i0"])
+        assert {task.instance_id for task in later.values()} == {"i0"}
 
 
 def test_a_pin_that_is_waited_for_is_settable_and_spills():

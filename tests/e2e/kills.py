@@ -84,6 +84,13 @@ class Load:
             self.failed[task.get_name()] = "no answer at the end"
             task.cancel()
 
+    async def abandon(self) -> None:
+        """Gives no more, and waits for nothing: the test has failed."""
+        left = [one for one in (self._driver, *self._running) if one is not None]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
     async def _drive(self) -> None:
         number = 0
         while True:

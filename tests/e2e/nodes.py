@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import urllib.error
 import urllib.request
@@ -14,14 +15,31 @@ from typing import Any
 
 import asyncpg
 
-from reach.core.placement import SHARDS
+from reach.core.model import PoolKey
+from reach.core.placement import SHARDS, shard_of
 from tests import postgres
 from tests.contracts.etcd_servers import EtcdServers, need_etcd
-from tests.e2e.processes import Server, eventually
+from tests.e2e.processes import Server, eventually, free_port
+
+LEASE_S = int(os.environ.get("LEASE_SECONDS", "3"))
+"""Of a node. The default of the product is 2; `make cluster-test` takes that. Where tests run beside each other, a node
+may not come to say a word for so long."""
 
 
 class Node(Server):
-    """One node."""
+    """One node. `host` is what it listens on, `within` a command that runs it elsewhere."""
+
+    host = "127.0.0.1"
+    within: Sequence[str] = ()
+
+    @property
+    def address(self) -> str:
+        """Where it serves gRPC."""
+        return f"{self.host}:{self.port}"
+
+    def command(self) -> list[str]:
+        """The command line that starts it."""
+        return [*self.within, *super().command()]
 
     def freeze(self) -> None:
         """SIGSTOP."""
@@ -39,7 +57,7 @@ class Node(Server):
     def checks(self) -> dict[str, Any]:
         """What `/readyz` tells; nothing if it does not answer."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/readyz", timeout=1) as answer:
+            with urllib.request.urlopen(f"http://{self.host}:{self.admin_port}/readyz", timeout=1) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as refusal:
             text = refusal.read()
@@ -66,22 +84,35 @@ class Nodes:
         folder: Of the test.
         names: Of the nodes.
         members: Of etcd.
+        etcd: Which it is, in place of one of the test's own; not started.
+        database: Which it is, in place of the one of this run; running.
     """
 
-    def __init__(self, folder: Path, names: str = "abc", members: int = 1) -> None:
+    agents_at = "127.0.0.1"
+    """Where agents that are dialled listen."""
+
+    def __init__(
+        self,
+        folder: Path,
+        names: str = "abc",
+        members: int = 1,
+        etcd: EtcdServers | None = None,
+        database: postgres.Server | None = None,
+    ) -> None:
         need_etcd()
         self.folder = folder
-        self.database = postgres.server()
+        self.database = database or postgres.server()
         self.journal = self.database.database()
-        self.etcd = EtcdServers(folder, members)
+        # Ports that stay its own while it is down, as those of the database are.
+        self.etcd = etcd or EtcdServers(folder, members, ports=[free_port() for _ in range(2 * members)])
         (folder / "secret").write_text("the secret of these tests")
         self.all = {name: self.made(name) for name in names}
 
-    def made(self, name: str) -> Node:
-        """A node that is not started."""
+    def made(self, name: str, *more: str) -> Node:
+        """A node that is not started; `more` are arguments of `reach serve`."""
         where = ("--journal", self.journal, "--cluster", "etcd://" + ",".join(self.etcd.endpoints))
         who = ("--cluster-secret", str(self.folder / "secret"), "--node-id", name)
-        return Node(self.folder / name, arguments=(*where, *who))
+        return Node(self.folder / name, {"AGENT_REACH_CLUSTER_LEASE": str(LEASE_S)}, (*where, *who, *more))
 
     def start(self) -> None:
         """Starts all, and returns when each has its share."""
@@ -104,6 +135,16 @@ class Nodes:
         """How many shards a node says it owns; 0 if it is not ready."""
         return self.all[name].owned()
 
+    def served_by(self) -> dict[int, str]:
+        """By shard, the node that served it last, as they logged it."""
+        return {shard: names[0] for (shard, _), names in sorted(self.claims().items())}
+
+    def type_at(self, name: str, word: str = "type") -> str:
+        """A type of agents whose pool a node owns."""
+        served = self.served_by()
+        types = (f"{word}-{number}" for number in range(1_000))
+        return next(one for one in types if served.get(shard_of(PoolKey("default", one))) == name)
+
     async def epochs(self) -> dict[int, int]:
         """Epoch by shard, as the journal has it."""
         connection = await asyncpg.connect(self.journal, timeout=5)
@@ -120,6 +161,10 @@ class Nodes:
                 for shard, epoch in record["fields"]["epochs"].items():
                     found[int(shard), epoch].append(name)
         return found
+
+    def moves(self) -> int:
+        """How often shards were claimed."""
+        return len(self.claims())
 
     def one_owner_each(self) -> int:
         """Checks that no shard had two owners in one epoch; returns how often shards were claimed."""

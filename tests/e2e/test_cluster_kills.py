@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import statistics
 import time
 from collections.abc import Sequence
@@ -16,19 +15,14 @@ from typing import NamedTuple
 
 import pytest
 
-from reach import Client
 from reach.core.model import PoolKey
 from reach.core.placement import shard_of
-from tests.e2e.kills import RATE, Load, even, kept, tell_times
-from tests.e2e.nodes import Nodes
+from tests.e2e.cluster_load import ATTACHED, DIALLED, seeded, under_load
+from tests.e2e.kills import RATE, Load, tell_times
+from tests.e2e.nodes import LEASE_S, Nodes
 from tests.e2e.processes import read_log, tell
 
-KILLS = int(os.environ.get("NODE_KILLS", "4"))
-ATTACHED = {"reader": "ab", "writer": "bc"}
-"""Types of agents that attach, and the nodes where one of each does."""
-DIALLED = {"dialled": "c"}
-TTL_S = 2.0
-"""Of a node's lease."""
+KILLS = int(os.environ.get("NODE_KILLS", "3"))
 EACH_TYPE_S = 0.5
 """Within this of a moment each type has an answer to a task that was asked for then, when nothing is wrong."""
 
@@ -44,17 +38,10 @@ class Kill(NamedTuple):
     """What it owned."""
 
 
-@pytest.fixture
-def chance():
-    seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
-    tell(f"SEED={seed} NODE_KILLS={KILLS}")
-    return random.Random(seed)
-
-
 def owned_by(nodes: Nodes, name: str) -> list[str]:
-    """The types whose pools a node owns, by the last claims."""
-    last = {shard: names[0] for (shard, _), names in sorted(nodes.claims().items())}
-    return [one for one in (*ATTACHED, *DIALLED) if last.get(shard_of(PoolKey("default", one))) == name]
+    """The types whose pools a node owns."""
+    served = nodes.served_by()
+    return [one for one in (*ATTACHED, *DIALLED) if served.get(shard_of(PoolKey("default", one))) == name]
 
 
 def take_over(load: Load, kill: Kill) -> float:
@@ -78,19 +65,12 @@ def crossing(log: Path, moments: Sequence[float]) -> int:
 
 
 @pytest.mark.parametrize("members", [3])
-async def test_CLU_3_F1_nodes_killed_under_load(nodes, agents, log, chance):
+async def test_CLU_3_F1_nodes_killed_under_load(nodes, agents, log):
     """No agent is killed, so nothing may run twice, whether its agent attached or is dialled."""
-    for agent_type, at in ATTACHED.items():
-        await asyncio.to_thread(agents, at, agent_type, "--slots", "64")
-    for agent_type, at in DIALLED.items():
-        await asyncio.to_thread(agents, at, agent_type, "--slots", "64", "--listen", "127.0.0.1:0")
+    chance = seeded()
     names = list(nodes.all)
-    clients = [Client(node.address, reconnect_timeout=None) for node in nodes.all.values()]
-    load = Load(clients, chance, (*ATTACHED, *DIALLED))
     kills: list[Kill] = []
-    load.start()
-    try:
-        await asyncio.sleep(1.0)
+    async with under_load(nodes, agents, log, chance) as load:
         for _ in range(KILLS):
             await asyncio.sleep(chance.uniform(0.2, 2.0))
             number = chance.randrange(len(names))
@@ -100,20 +80,10 @@ async def test_CLU_3_F1_nodes_killed_under_load(nodes, agents, log, chance):
             await asyncio.sleep(chance.choice((0.0, 1.0, 4.0)) * chance.uniform(0.2, 1.2))
             await asyncio.to_thread(victim.start)
             await asyncio.to_thread(nodes.settle)
-        await asyncio.sleep(2.0)
-        await load.stop()
-        running = crossing(log, [kill.at for kill in kills])
-        even(load, log, lambda name, line: False)
-        tell(f"{len(load.wanted) / load.seconds:.0f} tasks a second for {load.seconds:.0f} s, {KILLS} nodes killed")
-        tell(f"{running} attempts ran while a node was killed, and went on; claims: {nodes.one_owner_each()}")
-        took = [take_over(load, kill) for kill in kills if kill.types]
-        if took:
-            tell_times("from the kill of an owner to an answer of each of its pools", took)
-        await kept(clients[0], load)
-    finally:
-        for client in clients:
-            await client.close()
-    assert running > 0
+    went_on = crossing(log, [kill.at for kill in kills])
+    tell(f"{KILLS} nodes killed; {went_on} attempts ran at that moment, and went on")
+    assert went_on > 0
     assert len(load.wanted) / load.seconds > 0.8 * RATE
-    if took:
-        assert statistics.median(took) <= TTL_S + EACH_TYPE_S, took
+    if took := [take_over(load, kill) for kill in kills if kill.types]:
+        tell_times("from the kill of an owner to an answer of each of its pools", took)
+        assert statistics.median(took) <= LEASE_S + EACH_TYPE_S, took

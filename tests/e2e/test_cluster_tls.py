@@ -69,9 +69,9 @@ class TlsNodes(Nodes):
             file.write_bytes(text)
         return files
 
-    def made(self, name: str) -> Node:
+    def made(self, name: str, *more: str) -> Node:
         """See Nodes."""
-        plain = super().made(name)
+        plain = super().made(name, *more)
         key, certificate = self.pair(name)
         tls = ["--tls-cert", str(certificate), "--tls-key", str(key)]
         if self._mutual:

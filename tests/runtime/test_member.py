@@ -159,7 +159,7 @@ async def test_CLU_4_who_leaves_waits_for_nobody_who_leaves_as_well(
 async def test_CLU_4_who_does_not_reach_the_journal_loses_what_it_has_to_those_who_do(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reach.runtime.member.UNREACHABLE_SECONDS", 0.05)
+    monkeypatch.setattr("reach.runtime.member.UNREACHABLE_MS", SURE_MS + 50)
     cut_off = nodes.all["b"]
     cut_off.store.cut_off = True
     cut_off.clock.ahead_ms = SURE_MS + 500
@@ -174,7 +174,7 @@ async def test_CLU_4_who_reaches_the_journal_again_says_so_until_all_know(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by the simulation: what was said while the lease was late was never said again."""
-    monkeypatch.setattr("reach.runtime.member.UNREACHABLE_SECONDS", 0.05)
+    monkeypatch.setattr("reach.runtime.member.UNREACHABLE_MS", SURE_MS + 50)
     monkeypatch.setattr("reach.runtime.member.PUBLISH_SECONDS", 0.01)
     node = nodes.all["b"]
     node.store.cut_off = True
