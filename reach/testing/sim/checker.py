@@ -95,6 +95,7 @@ class Checker:
 
     def durable(self, writes: Writes, taken: list[int]) -> None:
         """A batch is durable. A batch that is sent again comes again, and changes nothing."""
+        self.fleet.durable(writes)
         for task in writes.tasks:
             if task.row not in taken:
                 self._row(task)
@@ -110,7 +111,6 @@ class Checker:
     def _others(self, writes: Writes) -> None:
         rows = self._rows
         self.questions.durable(writes, rows)
-        self.fleet.durable(writes)
         for effect in writes.effects:
             if (key := rows.get(effect.row)) is not None:
                 self.attempts.effect(key, effect.number)

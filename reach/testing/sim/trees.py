@@ -118,10 +118,12 @@ class TreeTruth:
         ended."""
         seen = {key}
         while (place := self._places.get(key)) is not None:
-            parent = self._checker.truth(place.parent)
-            key = place.parent if place.parent == top or parent.outcome is None else place.root
-            if key == top:
+            parent, root = (self._checker.truth(one).outcome for one in place)
+            if top in (place.parent, place.root) and (place.parent == top or parent is not None):
                 return True
+            if parent is not None and root is not None:
+                return False  # both have ended: nobody is there whose it could be
+            key = place.parent if parent is None else place.root
             if key in seen:
                 return False
             seen.add(key)
