@@ -30,6 +30,7 @@ from reach.rpc.interceptors import Interceptor
 from reach.rpc.joining import PeerTls, join
 from reach.rpc.services import Services
 from reach.runtime.claims import Claims
+from reach.runtime.convicting import Convictions
 from reach.runtime.host import Host
 from reach.runtime.member import Member
 from reach.runtime.standing import NodeStanding
@@ -78,8 +79,10 @@ class Membership:
         gets what ends it."""
         peers = join(services, interceptor, self.member, secret_of(self._config), peer_tls(self._config))
         assert services.reach.abroad is not None
-        stack.push_async_callback(services.reach.abroad.stop)
-        stack.push_async_callback(peers.stop)
+        convictions = Convictions(self.cluster.membership)
+        peers.on_broken = convictions.suspect
+        for part in (services.reach.abroad, peers, convictions):
+            stack.push_async_callback(part.stop)
 
     async def start(self, address: str, rules: Rules) -> None:
         """Takes part from now on; a node that is alone has all there is when it returns.

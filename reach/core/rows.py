@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from reach.core.model import Content
+from reach.core.model import Content, PoolKey
+from reach.core.placement import shard_of
 
 if TYPE_CHECKING:
     from reach.core.decision import Verdict
@@ -163,12 +164,23 @@ class AgentRow(NamedTuple):
     trial: int = 0
     """1 + the `Stage` of the trial of its version; 0: there is none."""
 
+    @property
+    def shard(self) -> int:
+        """That of its pool, whose owner alone writes this."""
+        return shard_of(PoolKey(self.tenant, self.agent_type))
+
 
 class AgentGone(NamedTuple):
-    """An instance is removed from the registry."""
+    """An instance is removed from the registry, as far as it is of this pool: it may have joined another meanwhile."""
 
     tenant: str
     instance_id: str
+    agent_type: str
+
+    @property
+    def shard(self) -> int:
+        """That of its pool, whose owner alone writes this."""
+        return shard_of(PoolKey(self.tenant, self.agent_type))
 
 
 class PinRow(NamedTuple):
@@ -344,19 +356,9 @@ def granted_of(numbers: Collection[int]) -> int:
 
 
 _NAME_A_ROW: Final = (
-    "tasks",
-    "attempts",
-    "failures",
-    "outcomes",
-    "reserves",
-    "effects",
-    "checkpoints",
-    "questions",
-    "inputs",
-    "moves",
+    "tasks", "attempts", "failures", "outcomes", "reserves", "effects", "checkpoints", "questions", "inputs", "moves",
     "outbox",
-)
-_OF_NO_SHARD: Final = ("agents", "agents_gone")
+)  # fmt: skip
 
 
 def without(writes: Writes, rows: set[int]) -> Writes:
@@ -379,14 +381,12 @@ def without_shards(writes: Writes, shards: Collection[int]) -> Writes:
     kept = Writes()
     for kind in Writes.__slots__:
         found = getattr(writes, kind)
-        if kind not in _OF_NO_SHARD:
-            found = [item for item in found if not _is_of(kind, item, shards)]
-        setattr(kept, kind, found)
+        setattr(kept, kind, [item for item in found if not _is_of(kind, item, shards)])
     return kept
 
 
 def shards_of(writes: Writes) -> set[int]:
     """The shards whose owners write what is in the batch."""
     found = {one.fence for one in writes.outbox_done}
-    others = [kind for kind in Writes.__slots__ if kind not in _OF_NO_SHARD and kind != "outbox_done"]
+    others = [kind for kind in Writes.__slots__ if kind != "outbox_done"]
     return found.union(*([item.shard for item in getattr(writes, kind)] for kind in others))

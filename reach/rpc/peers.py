@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -103,6 +103,8 @@ class Peers:
         """What streams of this node have on others, to be told when a shard moves."""
         self.rooms = Rooms(services.host)
         self._ends: set[LinkEnd] = set()
+        self.on_broken: Callable[[Peer], None] = lambda peer: None
+        """Hears of each link that breaks on which a node had answered."""
         owners.watch(self._moved)
 
     def connection(self, peer: Peer) -> Connection:
@@ -150,6 +152,8 @@ class Peers:
 
     def broken(self, tunnel: Tunnel) -> None:
         """A link is no more."""
+        if tunnel.answered.is_set():
+            self.on_broken(tunnel.peer)
         if self._tunnels.get(tunnel.peer) is tunnel:
             del self._tunnels[tunnel.peer]
 

@@ -76,7 +76,7 @@ class Host(Pools):
         self._held = False
         """The store took nothing when the last turn was made."""
         self._ticker = self._loop.call_later(TICK_MS / 1_000, self._tick)
-        self._revision = 1
+        self.revision = 1
         self._journal = journal
         self._reads = reads if reads is not None else ThreadPoolExecutor(1, thread_name_prefix="journal-reads")
         self.wakes = WakeHooks(settings.wake, lambda key, event: self.post(self.pool(key), event))
@@ -181,8 +181,8 @@ class Host(Pools):
 
     def next_revision(self) -> int:
         """Numbers the changes of the registry."""
-        self._revision += 1
-        return self._revision
+        self.revision += 1
+        return self.revision
 
     def join(self, key: PoolKey, event: Joined) -> Pool:
         """An instance registers or says hello; tasks that waited for one like it move to its pool."""
@@ -203,7 +203,7 @@ class Host(Pools):
     def begin(self, next_row: int, next_revision: int) -> None:
         """Numbers go on behind all that were ever used. To be called before the first pool is made."""
         self._rows = RowNumbers(next_row)
-        self._revision = next_revision
+        self.revision = next_revision
 
     @property
     def last_row(self) -> int:

@@ -35,6 +35,7 @@ def take(host: Host, shards: Collection[int], loaded: Loaded, turns: Sequence[En
     """
     ours = [row for row in loaded.agents if shard_of(PoolKey(row.tenant, row.agent_type)) in shards]
     turn = Turn(host.clock.now_ms(), host.clock.wall_ms())
+    host.revision = max(host.revision, loaded.next_revision)  # behind those of the changes that are here now
     count = bring(host, loaded._replace(agents=ours), turns, turn)
     host.committer.submit(turn)
     host.arm_all()

@@ -312,7 +312,9 @@ class MemoryJournal:
 
     def _keep_others(self, writes: Writes) -> None:
         for gone in writes.agents_gone:
-            self._agents.pop((gone.tenant, gone.instance_id), None)
+            known = self._agents.get((gone.tenant, gone.instance_id))
+            if known is not None and known.agent_type == gone.agent_type:
+                del self._agents[gone.tenant, gone.instance_id]
         for agent in writes.agents:
             known = self._agents.get((agent.tenant, agent.instance_id))
             if known is None or agent.revision >= known.revision:

@@ -7,7 +7,6 @@ what the methods promise; statements are in `postgres_sql`, connections in `post
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from queue import Empty, LifoQueue
 from typing import Any, Final, TypeVar
@@ -102,8 +101,8 @@ class PostgresJournal(Holding):
         return True
 
     def commit(self, writes: Writes) -> list[int]:
-        """See `Journal.commit`. Rows of agents, which are of no shard, and moves follow in statements of their own, so
-        that a crash may leave a batch without them; sent again, it is whole."""
+        """See `Journal.commit`. Moves and rows of agents follow in statements of their own, with fences of their own,
+        so that a crash may leave a batch without them; sent again, it is whole."""
         if not writes:
             return []
         if self._broken is not None:
@@ -120,8 +119,11 @@ class PostgresJournal(Holding):
         moves = [move for move in writes.moves if move.row not in taken]
         if moves:
             self._write([("move", list(moves))], {move.shard for move in moves}, [])
-        if writes.agents or writes.agents_gone:
-            self._writer.ask(lambda db: _write_agents(db, writes))
+        for part in sql.agents_of(writes):
+            self._write([part], {row[0] for row in part[1]}, [])
+        if writes.agents:
+            last = max(agent.revision for agent in writes.agents)
+            self._writer.ask(lambda db: db.execute(sql.SET_REVISION, last))
         return taken
 
     def _write(self, parts: list[tuple[str, list[Sequence[Any]]]], shards: set[int], tasks: list[TaskRow]) -> list[int]:
@@ -259,21 +261,6 @@ class PostgresJournal(Holding):
     def size_bytes(self) -> int:
         """See `Journal.size_bytes`."""
         return int(self._read(lambda db: db.fetchval("select pg_database_size(current_database())")))
-
-
-async def _write_agents(db: Connection, writes: Writes) -> None:
-    if writes.agents_gone:
-        await db.execute(sql.DROP_AGENTS, *sql.by_column(writes.agents_gone))
-    # Later rows of an instance count if they are of no older revision.
-    latest: dict[tuple[str, str], Any] = {}
-    for agent in writes.agents:
-        known = latest.get((agent.tenant, agent.instance_id))
-        if known is None or agent.revision >= known.revision:
-            latest[agent.tenant, agent.instance_id] = agent
-    if latest:
-        rows = [(*agent[:5], json.dumps(agent.stale_boots), *agent[6:]) for agent in latest.values()]
-        await db.execute(sql.SET_AGENTS, *sql.by_column(rows))
-        await db.execute(sql.SET_REVISION, max(agent.revision for agent in writes.agents))
 
 
 def _without_nul(writes: Writes) -> Writes:

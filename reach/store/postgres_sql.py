@@ -3,13 +3,14 @@ part locks the shard rows that have our epochs, and every row joins them (HAZARD
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
-from reach.core.rows import CheckpointRow, ReserveRow, Writes
+from reach.core.rows import AgentRow, CheckpointRow, ReserveRow, Writes
 from reach.store.batch import latest_contexts, latest_pins
 from reach.store.decision_bytes import pack
 from reach.store.sqlite_rows import as_json
@@ -60,6 +61,7 @@ _KEYS: Final[dict[str, Columns]] = {
     "outbox_done": _columns("fence:int shard:int kind:text key:text"),
     "pin_gone": _columns("shard:int pool_tenant:text agent_type:text tenant:text session:text"),
     "context_gone": _columns("shard:int tenant:text session:text"),
+    "agent_gone": _columns("shard:int tenant:text instance_id:text agent_type:text"),
     "move": _columns("row shard:int to_shard:int pool_tenant:text agent_type:text hop sequence"),
 }
 OF_TASKS: Final = ("attempt", "failure", "outcome", "reserve", "effect", "checkpoint", "question", "input")
@@ -72,7 +74,12 @@ _LATEST: Final = {
     " instance_id = excluded.instance_id, expires = excluded.expires, handoffs = excluded.handoffs",
     "context": "(tenant, session) do update set shard = excluded.shard, revision = excluded.revision,"
     " expires = excluded.expires, state = excluded.state",
+    "agent": "(tenant, instance_id) do update set "
+    + ", ".join(f"{name} = excluded.{name}" for name, _ in KINDS["agent"][2:])
+    + " where excluded.revision >= agent.revision",
 }
+_SENT: Final = {"agent": _columns("shard:int") + KINDS["agent"]}
+"""What is sent of rows that are fenced by a shard which their table does not have."""
 
 
 def names(table: str, prefix: str = "") -> str:
@@ -100,7 +107,7 @@ def commit_text(parts: tuple[str, ...]) -> str:
     ctes, first, opened = [MINE], 3, ""
     has_tasks = "task" in parts
     for part in parts:
-        columns = KINDS.get(part) or _KEYS[part]
+        columns = _SENT.get(part) or KINDS.get(part) or _KEYS[part]
         source = _unnest(columns, first)
         first += len(columns)
         ours = f"r.{'fence' if part == 'outbox_done' else 'shard'} in (select shard from mine)"
@@ -161,7 +168,7 @@ def _drop_text(part: str, columns: Columns, source: str, ours: str) -> str:
             " do_arrive as (insert into arrival (row, shard) select row, to_shard from moved"
             " on conflict (row) do update set shard = excluded.shard)"
         )
-    # Other than facts, pins and contexts have their names whatever their shard is.
+    # Other than facts, pins, contexts and agents have their names whatever their shard is.
     other = "fence" if part == "outbox_done" else "shard"
     same = " and ".join(f"d.{name} = r.{name}" for name, _ in columns if name != other)
     return f"do_{part} as (delete from {table} d using {source} where {ours} and {same})"
@@ -217,21 +224,25 @@ def parts_of(writes: Writes) -> list[tuple[str, list[Sequence[Any]]]]:
     return [part for part in parts if part[1]]
 
 
+def agents_of(writes: Writes) -> list[tuple[str, list[Sequence[Any]]]]:
+    """What a batch has about agents, each part for a statement of its own, in this order: one that goes and comes
+    within a batch is there after it. Of an instance, a later row counts if it is of no older revision."""
+    latest: dict[tuple[str, str], AgentRow] = {}
+    for agent in writes.agents:
+        known = latest.get((agent.tenant, agent.instance_id))
+        if known is None or agent.revision >= known.revision:
+            latest[agent.tenant, agent.instance_id] = agent
+    gone: list[Sequence[Any]] = [(one.shard, *one) for one in writes.agents_gone]
+    rows: list[Sequence[Any]] = []
+    rows += [(one.shard, *one[:5], json.dumps(one.stale_boots), *one[6:]) for one in latest.values()]
+    return [part for part in (("agent_gone", gone), ("agent", rows)) if part[1]]
+
+
 def by_column(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
     """Arrays for `unnest`."""
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-SET_AGENTS: Final = (
-    f"insert into agent ({names('agent')}) select {names('agent', 'r.')} from {_unnest(KINDS['agent'], 1)}"
-    " on conflict (tenant, instance_id) do update set "
-    + ", ".join(f"{name} = excluded.{name}" for name, _ in KINDS["agent"][2:])
-    + " where excluded.revision >= agent.revision"
-)
-DROP_AGENTS: Final = (
-    "delete from agent a using unnest($1::text[], $2::text[]) as r(tenant, instance_id)"
-    " where a.tenant = r.tenant and a.instance_id = r.instance_id"
-)
 SET_REVISION: Final = (
     "insert into counter (name, value) values ('revision', $1)"
     " on conflict (name) do update set value = greatest(counter.value, excluded.value)"

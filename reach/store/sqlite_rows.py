@@ -127,7 +127,9 @@ SET_PINS: Final = Statement(
     " on conflict (pool_tenant, agent_type, tenant, session) do update set shard = excluded.shard,"
     " instance_id = excluded.instance_id, expires = excluded.expires, handoffs = excluded.handoffs",
 )
-DROP_AGENTS: Final = Statement("delete from agent where (tenant, instance_id) in (select * from (values", 2, "))")
+DROP_AGENTS: Final = Statement(
+    "delete from agent where (tenant, instance_id, agent_type) in (select * from (values", 3, "))"
+)
 DROP_PINS: Final = Statement(
     "delete from pin where (pool_tenant, agent_type, tenant, session) in (select * from (values", 4, "))"
 )

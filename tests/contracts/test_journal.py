@@ -346,7 +346,7 @@ def test_the_same_batch_again_changes_nothing(kept):
         effects=[effect(1)],
         checkpoints=[checkpoint(1)],
         agents=[agent("a", 1), agent("b", 2)],
-        agents_gone=[AgentGone("acme", "a")],
+        agents_gone=[AgentGone("acme", "a", "summarizer")],
         pins=[pin("s1"), pin("s2"), pin("s1", "")],
         contexts=[context("s1"), context("s2"), context("s1", None)],
         outbox=[fact("task-2"), fact("gone")],
@@ -431,7 +431,9 @@ def test_the_latest_of_an_agent_counts(kept):
 
 def test_an_agent_that_is_gone_is_gone_but_its_revision_stays_used(kept):
     kept.journal.commit(writes(agents=[agent("a", 1), agent("b", 2)]))
-    kept.journal.commit(writes(agents_gone=[AgentGone("acme", "b"), AgentGone("acme", "never"), AgentGone("x", "a")]))
+    kept.journal.commit(
+        writes(agents_gone=[AgentGone(*one, "summarizer") for one in (("acme", "b"), ("acme", "never"), ("x", "a"))])
+    )
     loaded = kept.reopen().load()
     assert loaded.agents == [agent("a", 1)]
     assert loaded.next_revision == 3
@@ -439,7 +441,7 @@ def test_an_agent_that_is_gone_is_gone_but_its_revision_stays_used(kept):
 
 def test_an_agent_that_goes_and_comes_in_one_batch_is_there(journal):
     journal.commit(writes(agents=[agent("a", 1)]))
-    journal.commit(writes(agents=[agent("a", 2)], agents_gone=[AgentGone("acme", "a")]))
+    journal.commit(writes(agents=[agent("a", 2)], agents_gone=[AgentGone("acme", "a", "summarizer")]))
     assert journal.load().agents == [agent("a", 2)]
 
 
@@ -799,7 +801,7 @@ class Machine(RuleBasedStateMachine):
         for _ in range(data.draw(NUMBERS)):
             batch.agents.append(agent(data.draw(names), max(1, self.next_revision + data.draw(st.integers(-2, 2)))))
             self.next_revision += 1
-        batch.agents_gone = [AgentGone("acme", name) for name in data.draw(st.sets(names))]
+        batch.agents_gone = [AgentGone("acme", name, "summarizer") for name in data.draw(st.sets(names))]
         for _ in range(data.draw(NUMBERS)):
             batch.pins.append(pin(data.draw(names), data.draw(st.sampled_from(["", "x", "y"]))))
         self.send(batch)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from reach.core.rows import MoveRow
+from reach.core.rows import AgentGone, MoveRow
 from reach.store.base import SharedJournal
 from reach.store.memory_shared import MemoryNode, MemoryShared
 from reach.store.postgres import PostgresJournal
 from tests import postgres
-from tests.contracts.journal_rows import attempt, context, done, fact, outcome, pin, task, writes
+from tests.contracts.journal_rows import agent, attempt, context, done, fact, outcome, pin, task, writes
 
 
 @pytest.fixture(params=["memory", "postgres"])
@@ -222,3 +222,32 @@ def test_HAZARDS_1_a_task_goes_to_another_shard_by_its_owner_and_by_nobody_else(
     )
     second.commit(writes(outcomes=[outcome(1, shard=2)]))
     assert first.find("acme", "task-1").outcome is not None
+
+
+def test_CLU_2_an_overtaken_owner_changes_no_agent(cluster):
+    """What it registers late would come back with the next restart; what it removes would be forgotten."""
+    first, second = cluster(), cluster()
+    ours = agent("a", 1)
+    first.claim([ours.shard])
+    first.commit(writes(agents=[ours]))
+    second.claim([ours.shard])
+    second.commit(writes(agents=[agent("a", 2), agent("b", 2)]))
+    late = agent("a", 9, registration=b"late")
+    assert first.commit(writes(agents=[late], agents_gone=[AgentGone("acme", "b", "summarizer")])) == []
+    assert first.lost() == {ours.shard}
+    assert second.load_shards([]).agents == [agent("a", 2), agent("b", 2)]
+    assert second.commit(writes(agents_gone=[AgentGone("acme", "b", "summarizer")])) == []
+    assert second.load_shards([]).agents == [agent("a", 2)]
+
+
+def test_CLU_2_an_agent_that_is_in_another_pool_by_now_is_not_removed_with_the_old_one(cluster):
+    first, second = cluster(), cluster()
+    before, after = agent("a", 1), agent("a", 2, agent_type="translator")
+    assert before.shard != after.shard
+    first.claim([before.shard])
+    second.claim([after.shard])
+    first.commit(writes(agents=[before]))
+    second.commit(writes(agents=[after]))
+    first.commit(writes(agents_gone=[AgentGone("acme", "a", "summarizer")]))
+    assert first.load_shards([]).agents == [after]
+    assert first.lost() == frozenset()

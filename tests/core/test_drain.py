@@ -123,7 +123,7 @@ def test_REG_11_one_that_is_gone_for_long_is_removed_and_its_sessions_are_free()
     assert not [note for note in of(sends, Noted) if note.kind == "removed"]
     sends = shell.advance_beating(4_000, two)
     assert [note.instance for note in of(sends, Noted) if note.kind == "removed"] == [one]
-    assert shell.journal.rows.agents_gone == [AgentGone(TENANT, "one")]
+    assert shell.journal.rows.agents_gone == [AgentGone(TENANT, "one", "echo")]
     assert shell.pool.instances.keys() == {"two"}
     assert "one" not in shell.pool.pins.counts
 
@@ -142,7 +142,7 @@ def test_REG_11_after_a_restart_those_that_do_not_come_back_are_removed():
     assert shell.pool.instances["one"].health is Health.OFFLINE
     shell.advance(KEEP_OFFLINE_MS + 20)
     assert shell.pool.instances == {}
-    assert shell.journal.rows.agents_gone == [AgentGone(TENANT, "one")]
+    assert shell.journal.rows.agents_gone == [AgentGone(TENANT, "one", "echo")]
 
 
 def test_RTE_8_session_slots_are_counted_apart():

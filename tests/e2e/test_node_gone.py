@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from functools import partial
 
 import pytest
 
 from reach import Client
+from reach.core.model import PoolKey
+from reach.core.placement import SHARDS, shard_of
 from tests.e2e.agents.worker import text_of
-from tests.e2e.nodes import Nodes
+from tests.e2e.kills import tell_times
+from tests.e2e.nodes import Node, Nodes
 from tests.e2e.plain import DEADLINE
 from tests.e2e.processes import AgentProcess, begins, eventually, tell
 from tests.e2e.reading import Text
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+ROUNDS = int(os.environ.get("ROUNDS", "2"))
+"""How often the owner of a pool is killed; `ROUNDS=12` for figures."""
+TTL = 2.0
+"""Of the lease of a node, in seconds."""
+DEAD = "a node is dead: its machine refuses connections, and others take over"
 
 
 async def read(client: Client, count: int) -> Text:
@@ -57,3 +68,49 @@ async def test_CLU_3_all_go_on_elsewhere_when_their_node_is_gone_for_good(nodes:
             "stream": 1,
         }
         assert agent.running
+
+
+def note_time(times: list[float], since: float, done: object) -> None:
+    """Something is done."""
+    times.append(time.monotonic() - since)
+
+
+def own_all(nodes: list[Node]) -> bool:
+    """Whether these own all there is, as they say."""
+    return sum(node.owned() for node in nodes) == SHARDS
+
+
+def owner_of_workers(nodes: Nodes) -> str:
+    """The node that served the pool last."""
+    shard = shard_of(PoolKey("default", "worker"))
+    return max((epoch, names[0]) for (one, epoch), names in nodes.claims().items() if one == shard)[1]
+
+
+@pytest.mark.timeout(60 + 40 * ROUNDS)
+async def test_CLU_3_a_pool_whose_owner_dies_is_served_elsewhere(nodes: Nodes, log):
+    """Those who see its machine refuse connections do not wait for its lease."""
+    owned: list[float] = []
+    served: list[float] = []
+    with AgentProcess(",".join(node.address for node in nodes.all.values()), log) as agent:
+        await asyncio.to_thread(agent.instance)
+        for number in range(ROUNDS):
+            victim = await asyncio.to_thread(owner_of_workers, nodes)
+            rest = [node for name, node in nodes.all.items() if name != victim]
+            async with Client([node.address for node in rest]) as client:
+                await client.send("echo", "before", agent_type="worker", timeout=DEADLINE)
+                nodes.all[victim].kill()
+                killed_at = time.monotonic()
+                result = asyncio.create_task(
+                    client.send("echo", "after", agent_type="worker", timeout=DEADLINE, task_id=f"after-{number}")
+                )
+                result.add_done_callback(partial(note_time, served, killed_at))
+                await asyncio.to_thread(eventually, partial(own_all, rest), "all shards are owned")
+                owned.append(time.monotonic() - killed_at)
+                assert (await result).text == "after"
+            assert any(node.records(DEAD) for node in rest), "nobody convicted it"
+            await asyncio.to_thread(nodes.all[victim].start)
+            await asyncio.to_thread(nodes.settle)
+        assert agent.running
+    tell_times("all shards are owned again", owned)
+    tell_times("the pool is served again", served)
+    assert max(served) <= TTL + 2

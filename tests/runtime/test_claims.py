@@ -441,3 +441,20 @@ async def test_CLU_1_a_task_comes_to_a_node_that_was_overtaken_as_it_sent_it_the
     await two.settle()
     await one.confirm()
     assert one.host.tasks[TENANT, "t"].pool.key == there
+
+
+async def test_CLU_2_what_an_agent_registers_with_a_new_owner_is_newer(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    for _ in range(50):
+        one.host.next_revision()
+    attach(one, [])
+    await one.settle()
+    before = one.store.load().agents[0].revision
+    await one.own(())
+    await two.own(ALL)
+    registration = agent_pb2.Registration(agent_id="nobody", boot_id="new", instance_id="one", ready=True)
+    two.reach.hello(TENANT, *read_registration(registration), Link(), [], {})
+    await two.settle()
+    kept = two.store.load().agents[0]
+    assert kept.boot_id == "new"
+    assert kept.revision > before > 50

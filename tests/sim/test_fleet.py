@@ -84,6 +84,6 @@ def test_what_was_decided_and_written_is_so_after_a_restart() -> None:
     h.write(agents=[agent_row(1 + Stage.PROMOTED), agent_row(0, "old", "1")])
     h.checker.fleet.decided("canary_promoted", instance())
     h.checker.fleet.compare(host(v2=Stage.PROMOTED))
-    h.write(agents_gone=[AgentGone(POOL.tenant, "one")])
+    h.write(agents_gone=[AgentGone(POOL.tenant, "one", POOL.agent_type)])
     h.checker.fleet.compare(host(v2=Stage.PROMOTED))  # nobody has it: memory may forget it when it likes
     assert h.checker.violations == []

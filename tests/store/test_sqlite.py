@@ -691,7 +691,7 @@ def test_many_agents_and_pins_at_once(journal):
     assert journal.load().pins == pins
     journal.commit(
         writes(
-            agents_gone=[AgentGone("acme", item.instance_id) for item in agents[5:]],
+            agents_gone=[AgentGone("acme", item.instance_id, item.agent_type) for item in agents[5:]],
             pins=[pin(p.session, "") for p in pins[5:]],
         )
     )

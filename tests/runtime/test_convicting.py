@@ -1,0 +1,95 @@
+"""A dead process is taken out before its lease lapses; one that is only cut off is not (CLU-3)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from reach.cluster.base import NodeInfo
+from reach.cluster.single import Memory, SingleCluster
+from reach.runtime.convicting import Convictions, refuses_connections
+from reach.runtime.ownership import Peer
+
+DEAD = Peer("b", "b:1")
+
+
+class Scene:
+    """Node `a` and its cluster; `b` is another member."""
+
+    def __init__(self) -> None:
+        self.memory = Memory()
+        self.here, self.other = SingleCluster(self.memory), SingleCluster(self.memory)
+        self.answers: list[bool | None] = []
+        self.asked: list[str] = []
+        self.convictions = Convictions(self.here.membership, self._refuses)
+
+    async def _refuses(self, address: str) -> bool | None:
+        self.asked.append(address)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    async def start(self) -> None:
+        for cluster, name in ((self.here, "a"), (self.other, "b")):
+            await cluster.start()
+            await cluster.membership.join(NodeInfo(name, f"boot-{name}", f"{name}:1"))
+
+    async def look(self, peer: Peer = DEAD) -> bool:
+        """Suspects a node; whether it is still there when that has been looked into."""
+        self.convictions.suspect(peer)
+        await asyncio.gather(*self.convictions._looking.values())
+        return "b" in self.here.membership.nodes()
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    made = Scene()
+    await made.start()
+    yield made
+    await made.convictions.stop()
+    await made.here.stop()
+    await made.other.stop()
+
+
+async def test_CLU_3_who_refuses_is_convicted(scene):
+    scene.answers = [False, True]  # what listens is closed a little later than the links
+    assert not await scene.look()
+    assert scene.asked == ["b:1", "b:1"]
+
+
+@pytest.mark.parametrize("answer", [None, False])
+async def test_CLU_3_silence_and_a_broken_link_alone_prove_nothing(scene, answer):
+    scene.answers = [answer]
+    assert await scene.look()
+
+
+async def test_CLU_3_another_process_of_that_name_is_not_meant(scene):
+    scene.answers = [True]
+    assert await scene.look(Peer("b", "elsewhere:1"))
+    assert await scene.look(Peer("c", "b:1"))
+    assert scene.asked == []
+
+
+async def test_CLU_3_who_came_back_after_it_was_convicted_lives(scene):
+    scene.answers = [True]
+    assert not await scene.look()
+    await scene.other.membership.join(NodeInfo("b", "boot-b", "b:1"))
+    assert await scene.look()
+    await scene.other.membership.join(NodeInfo("b", "boot-c", "b:1"))
+    assert not await scene.look(), "a new process under the name can be dead as well"
+
+
+async def test_CLU_3_who_may_be_cut_off_itself_convicts_nobody(scene):
+    scene.answers = [True]
+    scene.memory.expire("a", "boot-a")
+    assert await scene.look()
+
+
+async def test_CLU_3_what_a_machine_says_of_an_address():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert await refuses_connections(f"127.0.0.1:{port}") is False
+    assert await refuses_connections(f"127.0.0.1:{port}") is True
+    assert await refuses_connections("127.0.0.1") is None
+    assert await refuses_connections("no.such.host.invalid:1") is None
