@@ -170,8 +170,7 @@ class Reach:
         reader.reads = True
         if self._first.hurry((tenant, task_id), partial(self.subscribe, tenant, task_id, reader)):
             return
-        host = self.host
-        pool = self._pool_of(tenant, task_id)
+        host, pool = self.host, self._pool_of(tenant, task_id)
         if pool is None and self.abroad is not None:
             self.abroad.read(reader, tenant, task_id)
         elif pool is None:
