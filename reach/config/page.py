@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import sys
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
@@ -80,6 +81,8 @@ def _kind(kind: Any) -> str:
 
 
 def _default(field: Any) -> str:
+    if field.default_factory not in (msgspec.NODEFAULT, None) and (made := field.default_factory()):
+        return f"`{json.dumps(made)}`"
     if field.default is msgspec.NODEFAULT or field.default in ("", None):
         return "empty"
     if isinstance(field.default, bool):

@@ -98,12 +98,20 @@ def _cluster(config: Config) -> Iterator[Broken]:
         )
     if not cluster.secret_file:
         yield ("cluster.endpoints", "cluster.secret_file"), "a cluster needs cluster.secret_file, the same on all nodes"
-    if server.host in ("0.0.0.0", "::") and not server.advertise:
-        yield ("server.advertise",), f"server.advertise must say where other nodes reach this one: {server.host} is all"
+    yield from _reached(server)
     if bool(cluster.cert) != bool(cluster.key):
         yield ("cluster.cert", "cluster.key"), "cluster.cert and cluster.key need each other"
     if bool(cluster.user) != bool(cluster.password_file):
         yield ("cluster.user", "cluster.password_file"), "cluster.user and cluster.password_file need each other"
+
+
+def _reached(server: Server) -> Iterator[Broken]:
+    """Other nodes come to where this one says that it is."""
+    if server.host in ("0.0.0.0", "::") and not server.advertise:
+        yield ("server.advertise",), f"server.advertise must say where other nodes reach this one: {server.host} is all"
+    if is_loopback(server.host) and server.advertise and not is_loopback(server.advertise.rpartition(":")[0]):
+        text = f"server.host {server.host} is this machine alone, and server.advertise has other nodes come to"
+        yield ("server.host", "server.advertise"), f"{text} {server.advertise}: listen where they can reach it (--host)"
 
 
 def _endpoint(section: str, kind: str, url: str, model: str, prefix: str = "") -> Iterator[Broken]:

@@ -507,6 +507,17 @@ def test_webhooks_need_readable_secrets_and_results_that_last(tmp_path):
             load(given, HOME)
 
 
+def test_CFG_1_a_node_that_others_are_sent_to_listens_where_they_can_come(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of at least sixteen bytes")
+    overrides = {"cluster.endpoints": ["e:2379"], "storage.type": "postgres", "storage.url": "postgres://u@h/d",
+                 "cluster.secret_file": str(secret), "server.advertise": "node-1:8900"}  # fmt: skip
+    with pytest.raises(ConfigError, match="listen where they can reach it"):
+        load(None, {"HOME": "/"}, overrides)
+    load(None, {"HOME": "/"}, {**overrides, "server.advertise": "127.0.0.1:8900"})
+    load(None, {"HOME": "/"}, {**overrides, "server.host": "0.0.0.0", "server.insecure": True})
+
+
 def test_CFG_1_a_cluster_says_all_that_it_lacks():
     overrides = {"cluster.endpoints": ["etcd"], "server.host": "0.0.0.0", "server.insecure": True, "cluster.user": "me"}
     with pytest.raises(ConfigError) as caught:

@@ -37,7 +37,7 @@ async def test_CLU_4_what_was_acknowledged_before_a_backup_under_load_is_there_a
         places = [("--data", str(tmp_path / name)) for name in ("before", "after")]
         journals: list[tuple[str, ...]] = [(), ()]
     else:
-        databases = [await asyncio.to_thread(postgres.server().database) for _ in range(2)]
+        databases = [await asyncio.to_thread(lambda: postgres.server().database()) for _ in range(2)]
         journals = [("--journal", one) for one in databases]
         places = [(one[0], one[1]) for one in journals]
     ended: list[str] = []

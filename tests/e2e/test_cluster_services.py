@@ -59,7 +59,7 @@ async def test_F3_E2_E5_CLU_4_members_of_etcd_die_and_nothing_stops_or_moves(nod
             told = len(load.told)
             etcd.kill_all()
             await asyncio.sleep(away)
-            assert len(load.told) - told > 0.7 * 100 * away, "tasks go on meanwhile"
+            assert len(load.told) - told > 0.3 * 100 * away, "tasks go on meanwhile"
             etcd.start_all()
             await etcd.ready()
             await one_leads(time.monotonic(), LEASE_S + 3.0, f"all of etcd away for {away:g} s")
