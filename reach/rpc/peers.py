@@ -26,7 +26,7 @@ from reach.runtime.ownership import NOBODY, Owners, Peer
 from reach.runtime.rooms import Rooms
 from reach.wire.handshakes import advice
 from reach.wire.peer_frames import summary_item
-from reach.wire.status import error_from_rpc
+from reach.wire.status import error_from_rpc, is_answer
 
 if TYPE_CHECKING:
     from reach.core.model import Task
@@ -257,6 +257,10 @@ class Peers:
                 raise self.failed(connection, await _failure_of(call))
         except grpc.aio.AioRpcError as failure:
             raise self.failed(connection, failure) from None
+        except asyncio.CancelledError:
+            if _asked_to_stop():
+                raise
+            raise Unreachable(f"the connection to node {peer.node_id!r} was given up") from None
         finally:
             connection.calls -= 1
             call.cancel()
@@ -296,6 +300,10 @@ class Peers:
             answer = await connection.stub.Locate(request, metadata=self.proof(peer), timeout=LOCATE_SECONDS)
         except grpc.aio.AioRpcError as failure:
             raise OSError(str(self.failed(connection, failure))) from None
+        except asyncio.CancelledError:
+            if _asked_to_stop():
+                raise
+            raise OSError(f"the connection to node {peer.node_id!r} was given up") from None
         return bool(answer.here)
 
     def came(self, where: Elsewhere, task: Task) -> None:
@@ -320,7 +328,7 @@ class Peers:
     def failed(self, connection: Connection, failure: grpc.aio.AioRpcError) -> Exception:
         """What a call to another node failed with: its answer, or that there is none."""
         peer, error = connection.peer, error_from_rpc(failure)
-        if failure.code() is grpc.StatusCode.UNAVAILABLE and error.reason is Reason.OWNER_UNAVAILABLE:
+        if failure.code() is grpc.StatusCode.UNAVAILABLE and not is_answer(failure):
             self.forget(connection)
         if error.reason in (Reason.OWNER_UNAVAILABLE, Reason.SHUTTING_DOWN):
             if self._credentials is not None and (what_to_do := advice(failure.details() or "")):
@@ -348,6 +356,12 @@ class Peers:
         for connection in list(self._connections.values()):
             self.forget(connection)
         await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+def _asked_to_stop() -> bool:
+    """Whether it is the task that is cancelled, and not only its call, whose connection was closed (`forget`)."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _failure_of(call: Any) -> grpc.aio.AioRpcError:

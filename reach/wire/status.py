@@ -170,6 +170,11 @@ def status_of(error: ReachError) -> grpc.Status:
     return rpc_status.to_status(status)
 
 
+def is_answer(failure: grpc.aio.AioRpcError) -> bool:
+    """Whether a call failed by a word of the server, and not on its way there or back."""
+    return any(key == DETAILS_KEY for key, _ in failure.trailing_metadata() or ())
+
+
 def error_from_rpc(failure: grpc.aio.AioRpcError) -> ReachError:
     """The error that ended a call, for clients. Without our details the code alone decides."""
     message = failure.details() or failure.code().name

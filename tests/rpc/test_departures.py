@@ -122,3 +122,38 @@ async def test_CLU_3_one_that_waits_is_not_lost_with_its_node(nodes):
         await ends(nodes, await comes(nodes, capability), task_id)
     finally:
         await nodes.move(HOMELESS, "one")
+
+
+async def test_STR_2_a_reader_goes_on_when_the_pool_of_its_task_moves_twice(nodes):
+    """At the node where it came in, or at another one: it hears the end. That one call is told to ask elsewhere leaves
+    the others alone that share its connection."""
+    agent_type = await owned_by(nodes, "two", owned)
+    shard = shard_of(PoolKey("default", agent_type))
+    agent = AgentByHand(nodes.stubs("one"))
+    await agent.join(unique("agent"), agent_type=agent_type, max_concurrency=10)
+    task_id = unique("read")
+    task = {"task_id": task_id, "selector": {"agent_type": agent_type}, "payload": {"text": "?"}}
+    await nodes.stubs("one").dispatch.Dispatch(pb.DispatchRequest(task=task), timeout=TIMEOUT)
+    offer = await agent.next("offers")
+    await agent.accept(offer)
+
+    async def read(at: str) -> list[str]:
+        frames = nodes.stubs(at).result.StreamResult(pb.StreamResultRequest(task_id=task_id), timeout=TIMEOUT)
+        return [kind_of(event) async for frame in frames for event in frame.events]
+
+    reading = [asyncio.ensure_future(read(at)) for at in ("one", "one", "one", "two", "three")]
+    await asyncio.sleep(0.3)
+    await nodes.move(shard, "three")
+    await asyncio.sleep(0.5)
+    await nodes.move(shard, "two")
+    await asyncio.sleep(0.5)
+    ends = {"tenant": "default", "task_id": task_id, "attempt": 1}
+    back = AgentByHand(nodes.stubs("two"))
+    back.boot_id = agent.boot_id
+    running = [{"key": ends, "last_attempt_sequence": 0}]
+    await back.join(
+        agent.agent_id, instance_id=agent.instance_id, agent_type=agent_type, max_concurrency=10, running=running
+    )
+    await back.finish(offer, "so it is")
+    for kinds in await asyncio.gather(*reading):
+        assert kinds[-1] == "complete"

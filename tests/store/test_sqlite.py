@@ -607,7 +607,7 @@ def test_the_log_is_cut_off_under_readers_who_take_turns(folder, monkeypatch):
             ended.set()
         for reader in readers:
             reader.result()
-    assert highest < 5_000_000
+    assert highest < 9_000_000
     journal.close()
 
 
