@@ -275,13 +275,16 @@ class CallerStream:
 
     def refused(self, reader: Reader, fault: Fault) -> None:
         """See `Sink`."""
-        task_id = ""
-        for name, one in self._readers.items():
-            if one is reader:
-                task_id = name
-                break
-        self._readers.pop(task_id, None)
+        task_id = reader.task.task_id if reader.task is not None else ""
+        if self._readers.get(task_id) is not reader:
+            task_id = next((name for name, one in self._readers.items() if one is reader), "")
+        self._forget(task_id)
         self.refuse(reader.reference, fault, task_id)
+
+    def _forget(self, task_id: str) -> bool:
+        """Nothing more is told of a task, nor does it go with the caller; whether anything was to be told."""
+        self._with_caller.pop(task_id, None)
+        return self._readers.pop(task_id, None) is not None
 
     def refuse(self, reference: int, fault: Fault, task_id: str) -> None:
         """An item of the caller has no meaning, or is not taken."""
@@ -299,13 +302,13 @@ class CallerStream:
             fill_event(message, task, event)
             self.out.put(event_item(message))
         if task.outcome is not None and reader.after >= task.sequence and self._readers.get(task.task_id) is reader:
-            del self._readers[task.task_id]
+            self._forget(task.task_id)
 
     def ended(self, reader: Reader, task: Task) -> None:
         """See `Sink`."""
         outcome = task.outcome
         assert outcome is not None
-        if self._readers.pop(task.task_id, None) is None:
+        if not self._forget(task.task_id):
             return
         self.out.put(complete_item(task, outcome))
 

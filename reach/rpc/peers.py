@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -45,6 +45,8 @@ TELL_SECONDS: Final = 0.4
 BRING_SECONDS: Final = 10.0
 """How long a short call may take that is a part of another one."""
 DISPATCH: Final = "/agentreach.v1.DispatchService/Dispatch"
+HINT_SECONDS: Final = 0.002
+"""How long what goes to one node is gathered, before it is told to look."""
 LOCATE_SECONDS: Final = 1.0
 """How long a node may take to say whether it has a task."""
 CHANNEL: Final = (
@@ -103,6 +105,8 @@ class Peers:
         """What streams of this node have on others, to be told when a shard moves."""
         self.rooms = Rooms(services.host)
         self._ends: set[LinkEnd] = set()
+        self._hinting: set[Peer] = set()
+        """Nodes that are told in a moment that something came to them."""
         self.on_broken: Callable[[Peer], None] = lambda peer: None
         """Hears of each link that breaks on which a node had answered."""
         owners.watch(self._moved)
@@ -285,8 +289,8 @@ class Peers:
             raise unavailable(str(failure)) from None
         raise unavailable("there was no answer")
 
-    async def has(self, peer: Peer, tenant: str, task_id: str) -> bool:
-        """Whether a node has a task in memory.
+    async def has(self, peer: Peer, tenant: str, task_id: str, *, came: bool = False) -> bool:
+        """Whether a node has a task in memory; `came`: it is to look for what came to its shards.
 
         Raises:
             OSError: It does not answer.
@@ -295,7 +299,7 @@ class Peers:
             connection = self.connection(peer)
         except Unreachable as failure:
             raise OSError(str(failure)) from None
-        request = peer_pb2.LocateRequest(tenant=tenant, task_id=task_id)
+        request = peer_pb2.LocateRequest(tenant=tenant, task_id=task_id, came=came)
         try:
             answer = await connection.stub.Locate(request, metadata=self.proof(peer), timeout=LOCATE_SECONDS)
         except grpc.aio.AioRpcError as failure:
@@ -306,24 +310,37 @@ class Peers:
             raise OSError(f"the connection to node {peer.node_id!r} was given up") from None
         return bool(answer.here)
 
-    def came(self, where: Elsewhere, task: Task) -> None:
-        """Has a node look for a task that has just come to one of its shards; brings it one that has no row."""
-        telling = asyncio.create_task(self._came(where, task), name="task-came")
-        self._running.add(telling)
-        telling.add_done_callback(self._running.discard)
+    def came(self, where: Elsewhere) -> None:
+        """Has a node look for tasks that have just come to its shards; one word for all that come meanwhile."""
+        if where.peer not in self._hinting:
+            self._hinting.add(where.peer)
+            self._begin(self._hint(where.peer))
 
-    async def _came(self, where: Elsewhere, task: Task) -> None:
+    async def _hint(self, peer: Peer) -> None:
+        await asyncio.sleep(HINT_SECONDS)
+        self._hinting.discard(peer)
+        with contextlib.suppress(OSError):  # it looks by itself, a little later
+            await self.has(peer, "", "", came=True)
+
+    def bring_task(self, where: Elsewhere, task: Task, then: Callable[[bool], None]) -> None:
+        """Brings a task that has no row to the owner of its pool."""
+        self._begin(self._bring_task(where, task, then))
+
+    async def _bring_task(self, where: Elsewhere, task: Task, then: Callable[[bool], None]) -> None:
+        there = False
         try:
-            if task.volatile:
-                asked = dispatch_pb2.DispatchRequest(task=task_pb2.TaskSpec.FromString(task.spec))
-                await self.bring(where, DISPATCH, asked, Principal(task.tenant, "", frozenset({"caller"})))
-            else:
-                connection = self.connection(where.peer)
-                request = peer_pb2.LocateRequest(tenant=task.tenant, task_id=task.task_id, came=True)
-                await connection.stub.Locate(request, metadata=self.proof(where.peer), timeout=LOCATE_SECONDS)
-        except (ReachError, Unreachable, grpc.aio.AioRpcError) as failure:
-            if task.volatile:
-                log.warning("a volatile task that nobody waits for was lost on its way to another node: %s", failure)
+            asked = dispatch_pb2.DispatchRequest(task=task_pb2.TaskSpec.FromString(task.spec))
+            await self.bring(where, DISPATCH, asked, Principal(task.tenant, "", frozenset({"caller"})))
+            there = True
+        except ReachError as failure:
+            log.warning("a volatile task did not get to another node: %s", failure)
+        finally:
+            then(there)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        running = asyncio.create_task(work, name="peer-work")
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
 
     def failed(self, connection: Connection, failure: grpc.aio.AioRpcError) -> Exception:
         """What a call to another node failed with: its answer, or that there is none."""

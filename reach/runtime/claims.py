@@ -61,8 +61,8 @@ class Claims:
         self.may_claim: Callable[[], bool] = lambda: True
         """Whether the wish can be trusted. Who does not surely belong to the cluster keeps what it has, and would only
         take away, time and again, what others were given meanwhile."""
-        self._brought: list[int] = []
-        """Rows of tasks that had come when it was looked last."""
+        self._brought: list[tuple[int, int]] = []
+        """Rows and hops of tasks that had come when it was looked last."""
         host.by_shard = True
         host.departures.look = self._stirred.set
         self._doubted: list[Callable[[], object]] = []
@@ -137,11 +137,12 @@ class Claims:
 
     async def _bring(self) -> None:
         """Goes on with tasks that others have sent to shards of this node."""
-        found = await self._tending.do(partial(self._journal.arrived, self._brought, ARRIVALS))
         departures = self._host.departures
+        asked = departures.looks()
+        found = await self._tending.do(partial(self._journal.arrived, self._brought, ARRIVALS))
         new, self._brought = departures.came(found)
         add(self._host, new)
-        departures.looked()
+        departures.looked(asked)
         if len(found) == ARRIVALS:
             self._stirred.set()
 

@@ -57,8 +57,12 @@ class Departures:
         """Tasks whose going is not durable yet: what is read of them now may be old."""
         self.look: Callable[[], None] = lambda: None
         """Has what came to the shards of this node looked for at once."""
-        self.tell: Callable[[Elsewhere, Task], None] = lambda where, task: None
-        """Has the owner of a pool look for what came; brings it what has no row."""
+        self._went: set[TaskKey] = set()
+        """Tasks that have left since the look that is under way began: it may have seen them here."""
+        self.tell: Callable[[Elsewhere], None] = lambda where: None
+        """Has the owner of a pool look for what came."""
+        self.bring: Callable[[Elsewhere, Task, Callable[[bool], None]], None] = lambda where, task, then: then(False)
+        """Brings a task that has no row to the owner of its pool; says whether it has it."""
         self._asking: list[Callable[[], None]] = []
         """Called after the next look. Bound: callers that wait for an answer, each with one."""
 
@@ -93,15 +97,21 @@ class Departures:
             self._come(task, key, requirement)
             return
         del host.tasks[task.key]
-        if not (readers := readers_of(task)):
-            self.tell(where, task)
-        for reader in readers:
-            self._send_after(reader, task, where, task.spec)
+        if task.root_task_id:
+            host.trees.left(task)
+        readers = readers_of(task)
+
+        def brought(there: bool) -> None:
+            for reader in readers:
+                self._send_after(reader, task, where, b"" if there else task.spec)
+
+        self.bring(where, task, brought)
 
     def departed(self, effect: Departed) -> None:
         """Sends those who read it after it, or goes on with it here."""
         task, host = effect.task, self._host
         self._leaving.pop(task.key, None)
+        self._went.add(task.key)
         where = place_of(host.owners, effect.key)
         task.hop += 1
         if where is None and task.key not in host.tasks:
@@ -115,12 +125,13 @@ class Departures:
             return
         for reader in readers_of(task):
             self._send_after(reader, task, where, b"")
-        self.tell(where, task)
+        self.tell(where)
 
     def leave(self, shards: Collection[int]) -> None:
         """These shards are another node's: what was about to leave them is void, or where it goes already."""
         for key in [key for key, shard in self._leaving.items() if shard in shards]:
             del self._leaving[key]
+            self._went.add(key)
 
     def _come(self, task: Task, key: PoolKey, requirement: Requirement) -> None:
         host = self._host
@@ -136,8 +147,13 @@ class Departures:
 
     # -- arrivals -----------------------------------------------------------------------------------------------------
 
-    def came(self, found: list[StoredTask]) -> tuple[list[StoredTask], list[int]]:
-        """Of what came to shards of this node, in the order of the writer: what is to be brought in now, and the rows
+    def looks(self) -> int:
+        """A look begins; who asks later is not answered by it."""
+        self._went.clear()
+        return len(self._asking)
+
+    def came(self, found: list[StoredTask]) -> tuple[list[StoredTask], list[tuple[int, int]]]:
+        """Of what came to shards of this node, in the order of the writer: what is to be brought in now, and the moves
         that need not be told again. Somebody may just have given a task of the same id, who will hear that it is taken,
         or it leaves this very node: until then it stays out."""
         host = self._host
@@ -148,15 +164,15 @@ class Departures:
             known = host.tasks.get(key)
             if (known is not None and known.row != row.row) or key in self._leaving:
                 continue
-            heard.append(row.row)
-            ours = host.owners.node_of(row.shard) is None
+            heard.append((row.row, stored.hop))
+            ours = host.owners.node_of(row.shard) is None and key not in self._went
             if ours and known is None and stored.outcome is None:
                 new.append(stored)
         return new, heard
 
-    def looked(self) -> None:
-        """All that had come is in memory."""
-        asking, self._asking = self._asking, []
+    def looked(self, asked: int) -> None:
+        """All that had come is in memory: answers the first who asked."""
+        asking, self._asking = self._asking[:asked], self._asking[asked:]
         for ask in asking:
             ask()
 

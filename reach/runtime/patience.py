@@ -43,6 +43,8 @@ class Patience:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._waiting: deque[_Waiting] = deque()
+        self._whose: set[int] = set()
+        """Identities of those who wait: most who let go do not."""
         self._bytes = 0
         self._looking: asyncio.TimerHandle | None = None
 
@@ -64,13 +66,15 @@ class Patience:
         if len(self._waiting) >= MOST or self._bytes + size > MOST_BYTES:
             return False
         self._waiting.append(_Waiting(until_ms or now_ms + WAIT_MS, size, whose, again, refuse, fault_of(error)))
+        self._whose.add(id(whose))
         self._bytes += size
         self._look_soon()
         return True
 
     def let_go(self, whose: Any) -> None:
         """Nobody wants it any more."""
-        if self._waiting:
+        if id(whose) in self._whose:
+            self._whose.discard(id(whose))
             gone = [one for one in self._waiting if one.whose is whose]
             self._waiting = deque(one for one in self._waiting if one.whose is not whose)
             self._bytes -= sum(one.size for one in gone)
@@ -84,6 +88,7 @@ class Patience:
         committer, now_ms = self._host.committer, self._host.clock.now_ms()
         is_back = committer.held is None and not committer.doubt()
         waiting, self._waiting, self._bytes = self._waiting, deque(), 0
+        self._whose.clear()
         for one in waiting:
             if is_back:
                 one.again(one.until_ms)
@@ -91,6 +96,7 @@ class Patience:
                 one.refuse(one.fault)
             else:
                 self._waiting.append(one)
+                self._whose.add(id(one.whose))
                 self._bytes += one.size
         if self._waiting:
             self._look_soon()

@@ -234,10 +234,10 @@ class SharedJournal(Journal, Protocol):
         """Facts of a kind, or of one lane of it, whosever they are, in order, from behind the number `after`. Who has
         claimed what they are to be delivered to finds here what its former owner did not keep."""
 
-    def arrived(self, known: Sequence[int], limit: int) -> list[StoredTask]:
+    def arrived(self, known: Sequence[tuple[int, int]], limit: int) -> list[StoredTask]:
         """Up to `limit` tasks that moved to shards that the node holds, from shards of whoever; each is told again
-        until its row is among `known`, what the node has heard of. Those that had come before a shard was claimed are
-        loaded with it, and may be told besides. Called from the writer thread.
+        until its row and hop are among `known`, what the node has heard of. Those that had come before a shard was
+        claimed are loaded with it, and may be told besides. Called from the writer thread.
 
         Raises:
             StoreUnavailable: nobody knows.

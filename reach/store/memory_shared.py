@@ -18,8 +18,8 @@ class MemoryShared:
     def __init__(self) -> None:
         self.journal = MemoryJournal()
         self.epochs: dict[int, int] = {}
-        self.arrivals: dict[int, int] = {}
-        """Rows of tasks that moved, and the shards they came to."""
+        self.arrivals: dict[int, tuple[int, int]] = {}
+        """Rows of tasks that moved, with the shards they came to and their hops."""
         self._blocks = 0
 
     def take_block(self) -> int:
@@ -87,18 +87,19 @@ class MemoryNode(Holding):
         taken = self._store.commit(writes)
         for move in writes.moves:
             if self._store.shard_of(move.row) == move.to_shard:
-                self._shared.arrivals[move.row] = move.to_shard
+                self._shared.arrivals[move.row] = move.to_shard, move.hop
         return taken
 
-    def arrived(self, known: Sequence[int], limit: int) -> list[StoredTask]:
+    def arrived(self, known: Sequence[tuple[int, int]], limit: int) -> list[StoredTask]:
         """See `SharedJournal.arrived`."""
         self._reach()
         self._look(dict(self._mine))
         arrivals = self._shared.arrivals
-        for row in known:
-            if arrivals.get(row) in self._mine:
+        for row, hop in known:
+            shard, latest = arrivals.get(row, (-1, 0))
+            if shard in self._mine and latest == hop:
                 del arrivals[row]
-        rows = [row for row, shard in arrivals.items() if shard in self._mine]
+        rows = [row for row, (shard, _) in arrivals.items() if shard in self._mine]
         return self._store.stored(rows[:limit])
 
     def heavy(self) -> bool:

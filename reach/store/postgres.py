@@ -27,6 +27,8 @@ from reach.store.postgres_schema import LOAD_SECONDS, migrate
 READERS: Final = 2
 """Connections that read."""
 READ_SECONDS: Final = 10.0
+ARRIVED_BYTES: Final = 8 << 20
+"""Requests of tasks that came from other shards, read at a time: they have the time of a commit."""
 TRIES: Final = 4
 """How often a batch is looked at again whose ids another batch is just taking."""
 
@@ -81,14 +83,14 @@ class PostgresJournal(Holding):
             self._lose(mine.keys() - {shard for (shard,) in found})
         return frozenset(self._mine)
 
-    def arrived(self, known: Sequence[int], limit: int) -> list[StoredTask]:
+    def arrived(self, known: Sequence[tuple[int, int]], limit: int) -> list[StoredTask]:
         """See `SharedJournal.arrived`. Only under epochs that hold: what an ex-owner has heard of, nobody has."""
         held = self._held()
 
         async def look(db: Connection) -> list[StoredTask]:
             if known:
-                await db.execute(sql.HEARD, *held, list(known))
-            rows = [row for (row,) in await db.fetch(sql.ARRIVED, *held, limit)]
+                await db.execute(sql.HEARD, *held, *sql.by_column(known))
+            rows = [row for (row,) in await db.fetch(sql.ARRIVED, *held, limit, ARRIVED_BYTES)]
             return await read.read_tasks(db, rows) if rows else []
 
         found: list[StoredTask] = self._writer.ask(look) if held[0] else []

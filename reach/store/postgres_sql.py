@@ -163,10 +163,10 @@ def _drop_text(part: str, columns: Columns, source: str, ours: str) -> str:
         return (
             "moved as (update task t set shard = r.to_shard, pool_tenant = r.pool_tenant, agent_type = r.agent_type,"
             f" version = r.hop, reserved = r.sequence from {source} where {ours} and t.row = r.row"
-            " and t.shard = r.shard and t.version < r.hop returning t.row, r.to_shard),"
+            " and t.shard = r.shard and t.version < r.hop returning t.row, r.to_shard, r.hop),"
             " do_open_move as (update open_task o set shard = r.to_shard from moved r where o.row = r.row),"
-            " do_arrive as (insert into arrival (row, shard) select row, to_shard from moved"
-            " on conflict (row) do update set shard = excluded.shard)"
+            " do_arrive as (insert into arrival (row, shard, hop) select row, to_shard, hop from moved"
+            " on conflict (row) do update set shard = excluded.shard, hop = excluded.hop)"
         )
     # Other than facts, pins, contexts and agents have their names whatever their shard is.
     other = "fence" if part == "outbox_done" else "shard"
@@ -252,8 +252,17 @@ CLAIM: Final = (
     " on conflict (shard) do update set epoch = shard.epoch + 1 returning shard, epoch"
 )
 CONFIRM: Final = f"with {MINE} select shard from mine"
-HEARD: Final = f"with {MINE} delete from arrival where row = any($3::bigint[]) and shard in (select shard from mine)"
-ARRIVED: Final = f"with {MINE} select row from arrival where shard in (select shard from mine) limit $3"
+HEARD: Final = (
+    f"with {MINE} delete from arrival a using unnest($3::bigint[], $4::bigint[]) as k(row, hop)"
+    " where a.row = k.row and a.hop = k.hop and a.shard in (select shard from mine)"
+)
+ARRIVED: Final = (
+    f"with {MINE}, some as (select a.row, octet_length(t.spec) as size from arrival a join task t on t.row = a.row"
+    " where a.shard in (select shard from mine) order by a.row limit $3)"
+    " select row from (select row, size, sum(size) over (order by row) as up_to from some) s"
+    " where up_to - size < $4::bigint order by row"
+)
+"""Rows whose requests come to so many bytes, and one more, at most."""
 CONFLICTING: Final = (
     "select r.row, t.row as owner from unnest($1::bigint[], $2::text[], $3::text[]) as r(row, tenant, task_id)"
     " left join task t on t.tenant = r.tenant and t.task_id = r.task_id"

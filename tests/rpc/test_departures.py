@@ -100,7 +100,7 @@ async def test_HAZARDS_1_what_nobody_waits_for_goes_too(nodes, told, durability,
         pytest.skip("what has no row goes by the hand of its owner, or not at all")
     capability, task_id = unique("late"), unique("late")
     if not told:
-        monkeypatch.setattr(nodes["one"].host.departures, "tell", lambda where, task: None)
+        monkeypatch.setattr(nodes["one"].host.departures, "tell", lambda where: None)
     request = pb.DispatchRequest(task=asked(capability, task_id, durability=durability))
     await nodes.stubs("three").dispatch.Dispatch(request, timeout=TIMEOUT)
     await until(lambda: waits_at(nodes, "one", task_id))
@@ -108,6 +108,23 @@ async def test_HAZARDS_1_what_nobody_waits_for_goes_too(nodes, told, durability,
     read = pb.StreamResultRequest(task_id=task_id)
     frames = [frame async for frame in nodes.stubs("one").result.StreamResult(read, timeout=TIMEOUT)]
     assert kind_of(frames[-1].events[-1]) == "complete"
+
+
+async def test_CLU_1_a_volatile_task_that_is_only_read_goes_too(nodes):
+    """Its readers have no request that they could bring along."""
+    capability, task_id = unique("late"), unique("late")
+    request = pb.DispatchRequest(task=asked(capability, task_id, durability="DURABILITY_VOLATILE"))
+    await nodes.stubs("three").dispatch.Dispatch(request, timeout=TIMEOUT)
+    await until(lambda: waits_at(nodes, "one", task_id))
+
+    async def read() -> list[str]:
+        frames = nodes.stubs("one").result.StreamResult(pb.StreamResultRequest(task_id=task_id), timeout=TIMEOUT)
+        return [kind_of(event) async for frame in frames for event in frame.events]
+
+    reading = asyncio.ensure_future(read())
+    await until(lambda: nodes["one"].host.tasks["default", task_id].log is not None)
+    await ends(nodes, await comes(nodes, capability), task_id)
+    assert (await reading)[-1] == "complete"
 
 
 async def test_CLU_3_one_that_waits_is_not_lost_with_its_node(nodes):

@@ -111,6 +111,21 @@ async def test_dispatch_waits_for_the_result_or_answers_at_once(stubs, agent):
     assert (again.deduplicated, again.result.output.text) == (True, "hello")
 
 
+async def test_a_caller_that_was_refused_takes_nothing_with_it(stubs, agent):
+    """It has brought other content under an id that is taken, to be cancelled with it."""
+    spec = {"task_id": unique("mine"), "selector": to(agent)}
+    await stubs.dispatch.Dispatch(pb.DispatchRequest(task=spec))
+    offer = await agent.next("offers")
+    other = CallerByHand(stubs)
+    await other.open()
+    await other.submit(1, "INTEREST_EVENTS", **spec, payload={"text": "other"}, cancel_with_caller=True)
+    assert reason_name((await other.next("refusals")).error) == "TASK_ID_REUSED"
+    await other.close()
+    await agent.serve(offer, "hello")
+    ended = await stubs.dispatch.WaitForResult(pb.WaitForResultRequest(task_id=spec["task_id"]))
+    assert ended.result.state == SUCCEEDED
+
+
 async def test_dispatch_with_a_short_wait_says_where_the_task_stands(stubs, agent):
     request = pb.DispatchRequest(task={"selector": to(agent)}, wait={"nanos": 50_000_000})
     answer = await stubs.dispatch.Dispatch(request)

@@ -73,7 +73,7 @@ insert into counter (name, value) values ('api_keys', 0);
 
 _ARRIVALS = """
 -- Tasks that moved to another shard, until the node that owns it has heard of them.
-create table arrival (row bigint primary key, shard integer not null);
+create table arrival (row bigint primary key, shard integer not null, hop bigint not null);
 create index arrival_by_shard on arrival (shard);
 """
 

@@ -123,7 +123,7 @@ class NodeJournal(MemoryNode):
             self._base.others_first(self)
         return loaded
 
-    def arrived(self, known: Sequence[int], limit: int) -> list[StoredTask]:
+    def arrived(self, known: Sequence[tuple[int, int]], limit: int) -> list[StoredTask]:
         """See SharedJournal."""
         self._check()
         found = super().arrived(known, limit)
