@@ -257,9 +257,9 @@ HEARD: Final = (
     " where a.row = k.row and a.hop = k.hop and a.shard in (select shard from mine)"
 )
 ARRIVED: Final = (
-    f"with {MINE}, some as (select a.row, octet_length(t.spec) as size from arrival a join task t on t.row = a.row"
+    f"with {MINE}, waiting as (select a.row, octet_length(t.spec) as size from arrival a join task t on t.row = a.row"
     " where a.shard in (select shard from mine) order by a.row limit $3)"
-    " select row from (select row, size, sum(size) over (order by row) as up_to from some) s"
+    " select row from (select row, size, sum(size) over (order by row) as up_to from waiting) s"
     " where up_to - size < $4::bigint order by row"
 )
 """Rows whose requests come to so many bytes, and one more, at most."""

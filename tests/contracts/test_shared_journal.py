@@ -224,6 +224,22 @@ def test_HAZARDS_1_a_task_goes_to_another_shard_by_its_owner_and_by_nobody_else(
     assert first.find("acme", "task-1").outcome is not None
 
 
+def test_HAZARDS_1_who_owns_where_a_task_went_hears_of_it_until_it_says_so(cluster):
+    first, second = cluster(), cluster()
+    first.claim([1])
+    second.claim([2])
+    first.commit(writes(tasks=[task(1), task(2, shard=1)]))
+    moves = [MoveRow(row, 1, 2, "owner-2", "translator", 1, 3) for row in (1, 2)]
+    first.commit(writes(moves=moves))
+    assert first.arrived([], 10) == []
+    assert [(one.task.row, one.hop) for one in second.arrived([], 10)] == [(1, 1), (2, 1)]
+    assert len(second.arrived([], 1)) == 1
+    first.arrived([(1, 1)], 10)
+    second.arrived([(1, 0)], 10)
+    assert len(second.arrived([], 10)) == 2, "another node, or an earlier move"
+    assert [one.task.row for one in second.arrived([(1, 1)], 10)] == [2]
+
+
 def test_CLU_2_an_overtaken_owner_changes_no_agent(cluster):
     """What it registers late would come back with the next restart; what it removes would be forgotten."""
     first, second = cluster(), cluster()
