@@ -250,4 +250,3 @@ async def test_C9_many_agents_whose_node_is_gone_spread_over_the_others(cluster:
     assert {(result.state, result.attempts) for result in results} == {(TaskState.SUCCEEDED, 1)}
     assert set(ran.begun.values()) == {1}
     assert len(where) == 2
-    assert back[-1] - back[0] > 0.01, "all came at the same moment"
