@@ -133,7 +133,7 @@ class Agent(Attempts):
         """Opens a stream; one that is still open ends when the new one works."""
         self._connecting = None
         self.welcomed = False
-        if not self.world.server.up or self.world.unreachable:
+        if not self.world.server.up:
             self._connect_later()
             return
         if self.stream is not None:

@@ -164,7 +164,7 @@ class Caller:
         world = self.world
         if self.stream is not None:
             return
-        if not world.server.up or world.unreachable:
+        if not world.server.up:
             self._connect_later()
             return
         self._tries = 0

@@ -32,7 +32,7 @@ class Unary:
     def ask(self, act: Callable[[Server], object]) -> bool:
         """Has the server do something when the call arrives; False if it cannot be reached."""
         world, server = self._world, self._world.server
-        if not server.up or world.unreachable:
+        if not server.up:
             return False
         process = server.process
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from agentreach.v1 import task_pb2
-from reach.core.model import FIRST_TERMINAL, TaskKey
+from reach.core.model import FIRST_TERMINAL
 from reach.core.stream import Interest
 from reach.runtime.settings import Settings
 from reach.testing.sim.agents import Agent
@@ -25,6 +25,7 @@ from reach.testing.sim.link import Network
 from reach.testing.sim.loop import VirtualLoop
 from reach.testing.sim.operators import Operators
 from reach.testing.sim.questions import People
+from reach.testing.sim.scene import Scene
 from reach.testing.sim.server import Server
 from reach.testing.sim.specs import TYPES, spec_of
 from reach.testing.sim.spoken import offered
@@ -41,10 +42,11 @@ SESSION_TTL_MS = 30 * 86_400_000
 """No session expires, however the clock leaps: in the end all that was said has to be there."""
 
 
-class World:
+class World(Scene):
     """See the module."""
 
     def __init__(self, seed: int) -> None:
+        super().__init__()
         self.seed = seed
         self.random = Random(seed)
         self.loop = VirtualLoop()
@@ -62,7 +64,6 @@ class World:
         self.network = Network(self.loop, self.random, dice.slow_frames)
         self.server = Server(self.loop, self.random, self.checker, self.story, settings, dice.slow_disk)
         self.server.journal.unknown = dice.unknown_commits
-        self.unreachable = False
         self.raging = True
         manners = Manners(dice.bad_agents, dice.streams, dice.effects, dice.unary, dice.stubborn, dice.asks)
         self.unary = Unary(self)
@@ -71,9 +72,7 @@ class World:
         self.server.exchange = self.exchange
         self.agents = [self._agent(f"a{number}", TYPES[number % len(TYPES)], manners) for number in range(dice.agents)]
         self.callers = [Caller(self, f"c{number}", "acme" if number < 2 else "beta") for number in range(dice.callers)]
-        self._streamed: dict[tuple[TaskKey, int], dict[str, str]] = {}
         self._tasks: list[tuple[Caller, str]] = []
-        self._watch = _ErrorLog(self)
 
     def _agent(self, name: str, agent_type: str, manners: Manners) -> Agent | DialledAgent:
         slots = self.random.choice((1, 2, 5))
@@ -81,29 +80,18 @@ class World:
             return DialledAgent(self, self.exchange, name, agent_type, slots, manners)
         return Agent(self, name, agent_type, slots, manners)
 
-    def _violated(self, violation: Violation) -> None:
-        self.story.tell("CHECKER", "{}", violation)
-        self.loop.stop()
-
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def run(self) -> list[Violation]:
         """Runs it all; what must not be, in the order in which it was found."""
-        logger = logging.getLogger("reach")
-        handlers, propagate, level = logger.handlers, logger.propagate, logger.level
-        logger.handlers, logger.propagate = [self._watch], False
-        logger.setLevel(logging.ERROR)
-        self.loop.set_exception_handler(self._loop_failed)
         try:
-            with turned(self.random, volatile=self.dice.volatile > 0) as knobs:
+            with self._watched(), turned(self.random, volatile=self.dice.volatile > 0) as knobs:
                 for knob in knobs:
                     self.story.tell("world", "{}", knob)
                 self._rage()
                 if not self.checker.violations:
                     self._heal()
         finally:
-            logger.handlers, logger.propagate = handlers, propagate
-            logger.setLevel(level)
             self._close()
         return self.checker.violations
 
@@ -112,15 +100,11 @@ class World:
         self.loop.run_until(self.loop.now + 0.01)  # what was cancelled ends
         self.loop.close()
 
-    def _loop_failed(self, loop: Any, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        self.checker.violate("NOTHING_RAISES", None, f"{context['message']}: {error!r}")
-
     def _rage(self) -> None:
         random, dice = self.random, self.dice
         self.server.start()
         for agent in self.agents:
-            self.loop.call_later(2.0 * random.random(), self._start_agent, agent)
+            self.loop.call_later(2.0 * random.random(), self.start_agent, agent)
         for caller in self.callers:
             caller.connect()
         if dice.asks:
@@ -145,7 +129,7 @@ class World:
         self._start_server()
         for agent in self.agents:
             agent.process.wake()
-            self._start_agent(agent)
+            self.start_agent(agent)
             agent.manners = Manners(0.0, agent.manners.streams, 0.5, 0.0, 0.0, agent.manners.asks)
         end = self.loop.now + HEAL_SECONDS
         while not self.checker.violations and self.loop.now < end:
@@ -265,25 +249,6 @@ class World:
         self.story.tell("world", "the wall clock leaps by {} ms", leap)
         self.server.wall.ahead_ms += leap
 
-    def _agent_dies(self) -> None:
-        agent = self.random.choice(self.agents)
-        agent.die()
-        self.loop.call_later(self.random.choice((0.1, 1.0, 8.0)), self._start_agent, agent)
-
-    def _start_agent(self, agent: Agent | DialledAgent) -> None:
-        if agent.process.dead:
-            agent.start()
-
-    def _agent_leaves(self) -> None:
-        agent = self.random.choice(self.agents)
-        agent.leave()
-        self.loop.call_later(15.0, self._restart_agent, agent)
-
-    def _restart_agent(self, agent: Agent | DialledAgent) -> None:
-        if agent.leaving:
-            agent.die()
-        self._start_agent(agent)
-
     def _operator_drains(self) -> None:
         agent = self.random.choice(self.agents)
         if self.server.up:
@@ -308,69 +273,8 @@ class World:
                 self.server.drain("acme", agent.name, undo=True, then=told.append)
             self.loop.call_later(1.0, self._undrain, agent, told)
 
-    def _agent_hangs(self) -> None:
-        agent = self.random.choice(self.agents)
-        seconds = self.random.choice((1.0, 8.0, 25.0, 50.0))
-        self.story.tell("world", "{} hangs for {} s", agent.name, seconds)
-        agent.process.pause(seconds)
-        if seconds > 10.0 and agent.stream is not None and self.random.random() < 0.5:
-            self.loop.call_later(10.0 + 5 * self.random.random(), agent.stream.break_now)
-
-    def _link_breaks(self) -> None:
-        agent = self.random.choice(self.agents)
-        if agent.stream is not None:
-            self.story.tell("world", "the stream of {} breaks", agent.name)
-            agent.stream.break_now()
-
-    def _link_half_breaks(self) -> None:
-        agent = self.random.choice(self.agents)
-        if agent.stream is not None:
-            up = self.random.random() < 0.5
-            self.story.tell("world", "nothing goes {} {} any more", "up from" if up else "down to", agent.name)
-            agent.stream.break_half(up)
-
-    def _callers_link_breaks(self) -> None:
-        stream = self.random.choice(self.callers).stream
-        if stream is not None:
-            stream.break_now()
-
-    def _callers_link_half_breaks(self) -> None:
-        stream = self.random.choice(self.callers).stream
-        if stream is not None:
-            stream.break_half(self.random.random() < 0.5)
-
-    def _caller_dies(self) -> None:
-        self.random.choice(self.callers).die()
-
-    # -- what actors need ---------------------------------------------------------------------------------------------
-
-    def streamed(self, key: TaskKey, attempt: int, where: str, text: str) -> None:
-        """An agent's text is this far."""
-        self._streamed.setdefault((key, attempt), {})[where] = text
-
-    def said(self, key: TaskKey, attempt: int) -> list[str]:
-        """All texts of an attempt."""
-        return list(self._streamed.get((key, attempt), {}).values())
-
-
-class _ErrorLog(logging.Handler):
-    """What the runtime logs as an error is a bug of ours."""
-
-    EXPECTED = ("no space in the journal", "cannot reach the journal", "%s the journal")
-
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.ERROR)
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler."""
-        if record.msg.startswith(self.EXPECTED):
-            return
-        if record.msg == "a webhook was given up" and self._world.checker.webhooks.is_removed(
-            record.__dict__["task_id"]
-        ):
-            return
-        text = record.getMessage()
-        if record.exc_info is not None and record.exc_info[1] is not None:
-            text += f": {record.exc_info[1]!r}"
-        self._world.checker.violate("NOTHING_RAISES", None, text)
+    def expects(self, record: logging.LogRecord) -> bool:
+        """See Scene. Of a task that was removed there is nothing to tell."""
+        given_up = record.msg == "a webhook was given up"
+        removed = given_up and self.checker.webhooks.is_removed(record.__dict__["task_id"])
+        return removed or super().expects(record)

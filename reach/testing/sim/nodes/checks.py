@@ -26,8 +26,6 @@ class NodesChecker(Checker):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.agents: dict[str, NodesAgent] = {}
-        self.adopted = 0
-        """Attempts that a hello has named at another node than the one that began them."""
 
     def durable(self, writes: Writes, taken: list[int]) -> None:
         """See Checker."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -70,7 +69,6 @@ class Faults:
     def __init__(self, world: NodesWorld) -> None:
         self._world = world
         self._random = world.random
-        self._ends: list[Callable[[], None]] = []
 
     def _tell(self, what: str, *details: object) -> None:
         self._world.story.tell("world", what, *details)

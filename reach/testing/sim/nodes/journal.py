@@ -111,7 +111,6 @@ class NodeJournal(MemoryNode):
         self._check()
         held = super().confirm()
         self._heard()
-        self._base.truth.confirmed(self._node, self._boot)
         return held
 
     def load_shards(self, shards: Collection[int]) -> Loaded:

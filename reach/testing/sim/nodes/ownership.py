@@ -36,7 +36,6 @@ class OwnershipTruth:
         self._owners: dict[int, Owner] = {}
         self._epochs: dict[int, int] = {}
         self._by_epoch: dict[tuple[int, int], Owner] = {}
-        self._since: dict[int, float] = {}
         self._shards: dict[TaskKey, int] = {}
         self._rows: dict[int, TaskKey] = {}
         self._lost_at: dict[tuple[Owner, int], float] = {}
@@ -58,10 +57,6 @@ class OwnershipTruth:
             if before is not None and before != owner:
                 self._lost_at[before, shard] = now
             self._owners[shard], self._epochs[shard] = owner, epoch
-            self._since[shard] = now
-
-    def confirmed(self, node: str, boot: str) -> None:
-        """The journal told a node what it owns."""
 
     def writes(self, node: str, boot: str, shards: Iterable[int]) -> None:
         """The journal keeps rows for these shards."""

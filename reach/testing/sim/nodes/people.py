@@ -7,23 +7,20 @@ from typing import TYPE_CHECKING, Any
 from agentreach.v1 import dispatch_pb2
 from reach.core.dialogue import Input
 from reach.core.model import Fault, TaskKey, TaskState
-from reach.testing.sim.questions import LOOK_SECONDS
+from reach.testing.sim.questions import People
 from reach.testing.sim.story import TaskName
 
 if TYPE_CHECKING:
     from reach.testing.sim.nodes.world import NodesWorld
 
 
-class NodesPeople:
-    """They see what waits, wherever it is; they answer in time, late, twice, or not at all while faults rage."""
+class NodesPeople(People):
+    """They see what waits, wherever it is."""
+
+    _world: NodesWorld  # type: ignore[assignment]
 
     def __init__(self, world: NodesWorld) -> None:
-        self._world = world
-        self._count = 0
-
-    def start(self) -> None:
-        """From now on they look."""
-        self._world.loop.call_later(LOOK_SECONDS * (0.5 + self._world.random.random()), self._look)
+        super().__init__(world)  # type: ignore[arg-type]
 
     def _look(self) -> None:
         world = self._world

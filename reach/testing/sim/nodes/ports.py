@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -64,9 +65,9 @@ class Port(ServerEnd):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    @abstractmethod
     def frames_of(self, items: Frame) -> list[Any]:
         """The frames that these items are on the wire."""
-        raise NotImplementedError
 
     async def read(self) -> Any:
         """See ServicerContext."""
@@ -90,9 +91,9 @@ class Port(ServerEnd):
             for item in self.items_of(frame):
                 self.stream.down.put(item)
 
+    @abstractmethod
     def items_of(self, frame: bytes) -> list[tuple[Any, ...]]:
         """What a frame says."""
-        raise NotImplementedError
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing: Any = ()) -> None:
         """See ServicerContext."""

@@ -65,8 +65,6 @@ class Roads:
 
     def heal(self) -> None:
         """All ways are open."""
-        for way in list(self._blocked):
-            self._blocked[way] = 0
         self._blocked = _Forgiving()
         self._go_on()
 

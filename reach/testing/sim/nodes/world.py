@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import ExitStack
 from random import Random
 from typing import Any
@@ -12,7 +11,9 @@ from agentreach.v1 import task_pb2
 from reach.core.model import FIRST_TERMINAL, TaskKey
 from reach.core.stream import Interest
 from reach.runtime.settings import Settings
+from reach.testing.sim.agents import Agent
 from reach.testing.sim.audit import audit_bounds, audit_quiet
+from reach.testing.sim.dialled import DialledAgent
 from reach.testing.sim.knobs import turned
 from reach.testing.sim.link import Network
 from reach.testing.sim.nodes.channels import Channel, Servers
@@ -27,6 +28,7 @@ from reach.testing.sim.nodes.ownership import CONVERGE_S, MOVES_S, SPREAD_S, Own
 from reach.testing.sim.nodes.people import NodesPeople
 from reach.testing.sim.nodes.process import NodeProcess, NodesLoop
 from reach.testing.sim.nodes.roads import Roads
+from reach.testing.sim.scene import Scene
 from reach.testing.sim.specs import spec_of
 from reach.testing.sim.story import Story, TaskName
 from reach.testing.sim.truth import Violation, ending_of_row
@@ -40,10 +42,18 @@ SETTLE_SECONDS = 45.0
 """How long it is quiet before the last look."""
 
 
-class NodesWorld:
+class NodesWorld(Scene):
     """See the module."""
 
+    loop: NodesLoop
+    agents: list[NodesAgent]
+    callers: list[NodesCaller]
+    checker: NodesChecker
+    EXPECTED = (*Scene.EXPECTED, "what this node owns cannot", "another process has joined", "the store is broken",
+                "another node refuses this one")  # fmt: skip
+
     def __init__(self, seed: int, nodes: int) -> None:
+        super().__init__()
         self.seed = seed
         self.random = Random(f"{nodes} nodes {seed}")
         self.loop = NodesLoop()
@@ -64,7 +74,6 @@ class NodesWorld:
         self.store = SharedStore(self.checker, self.truth, self.story.tell, self.random)
         self.store.unknown = dice.unknown_commits
         self.store.others_first = self._others_first
-        self.unreachable = False
         self.raging = True
         self.asked: set[tuple[TaskKey, int]] = set()
         """Attempts that asked something."""
@@ -77,37 +86,22 @@ class NodesWorld:
         self.callers = [NodesCaller(self, f"c{number}", "acme" if number < 2 else "beta")
                         for number in range(dice.callers)]  # fmt: skip
         self.faults = Faults(self)
-        self._streamed: dict[tuple[TaskKey, int], dict[str, str]] = {}
-        self._watch = _ErrorLog(self)
 
     def _agent(self, name: str, agent_type: str, manners: Manners) -> NodesAgent:
         return NodesAgent(self, name, agent_type, self.random.choice((1, 2, 5)), manners)
-
-    def _violated(self, violation: Violation) -> None:
-        self.story.tell("CHECKER", "{}", violation)
-        self.loop.stop()
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
     def run(self) -> list[Violation]:
         """Runs it all; what must not be, in the order in which it was found."""
-        logger = logging.getLogger("reach")
-        handlers, propagate, level = logger.handlers, logger.propagate, logger.level
-        logger.handlers, logger.propagate = [self._watch], False
-        logger.setLevel(logging.ERROR)
-        self.loop.set_exception_handler(self._loop_failed)
-        try:
-            with ExitStack() as stack:
-                for knob in stack.enter_context(turned(self.random, volatile=False)):
-                    self.story.tell("world", "{}", knob)
-                stack.enter_context(observed(self._channel, self.loop.time, self.random))
-                self._rage()
-                if not self.checker.violations:
-                    self._heal()
-                self._close()
-        finally:
-            logger.handlers, logger.propagate = handlers, propagate
-            logger.setLevel(level)
+        with self._watched(), ExitStack() as stack:
+            for knob in stack.enter_context(turned(self.random, volatile=False)):
+                self.story.tell("world", "{}", knob)
+            stack.enter_context(observed(self._channel, self.loop.time, self.random))
+            self._rage()
+            if not self.checker.violations:
+                self._heal()
+            self._close()
         return self.checker.violations
 
     def _channel(self, address: str, options: Any = None) -> Channel:
@@ -126,10 +120,6 @@ class NodesWorld:
             process.bury()
         self.loop.run_until(self.loop.now + 0.001)
         self.loop.close()
-
-    def _loop_failed(self, loop: Any, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        self.checker.violate("NOTHING_RAISES", None, f"{context['message']}: {error!r}")
 
     def _rage(self) -> None:
         random, dice = self.random, self.dice
@@ -292,78 +282,21 @@ class NodesWorld:
             getattr(self, f"_{name}")()
         self.loop.call_later(random.expovariate(1 / self.dice.every), self._fault)
 
-    def start_agent(self, agent: NodesAgent) -> None:
-        """A process of an agent, unless there is one."""
-        if agent.process.dead:
-            agent.start()
-
     def _any_agent(self) -> NodesAgent:
         agent = self.random.choice(self.agents)
         agent.troubled()
         return agent
 
-    def _agent_dies(self) -> None:
-        agent = self._any_agent()
-        agent.die()
-        self.loop.call_later(self.random.choice((0.1, 1.0, 8.0)), self.start_agent, agent)
-
-    def _agent_leaves(self) -> None:
-        agent = self._any_agent()
-        agent.leave()
-        self.loop.call_later(15.0, self._restart_agent, agent)
-
-    def _restart_agent(self, agent: NodesAgent) -> None:
-        if agent.leaving:
-            agent.die()
-        self.start_agent(agent)
-
-    def _agent_hangs(self) -> None:
-        agent, seconds = self._any_agent(), self.random.choice((1.0, 8.0, 25.0, 50.0))
-        self.story.tell("world", "{} hangs for {} s", agent.name, seconds)
-        agent.process.pause(seconds)
+    def _hang(self, agent: Agent | DialledAgent, seconds: float) -> None:
+        super()._hang(agent, seconds)
+        assert isinstance(agent, NodesAgent)
         agent.troubled_at += seconds
-        if seconds > 10.0 and agent.stream is not None and self.random.random() < 0.5:
-            self.loop.call_later(10.0 + 5 * self.random.random(), agent.stream.break_now)
-
-    def _link_breaks(self) -> None:
-        agent = self._any_agent()
-        if agent.stream is not None:
-            self.story.tell("world", "the stream of {} breaks", agent.name)
-            agent.stream.break_now()
-
-    def _link_half_breaks(self) -> None:
-        agent = self._any_agent()
-        if agent.stream is not None:
-            up = self.random.random() < 0.5
-            self.story.tell("world", "nothing goes {} {} any more", "up from" if up else "down to", agent.name)
-            agent.stream.break_half(up)
-
-    def _callers_link_breaks(self) -> None:
-        stream = self.random.choice(self.callers).stream
-        if stream is not None:
-            stream.break_now()
-
-    def _callers_link_half_breaks(self) -> None:
-        stream = self.random.choice(self.callers).stream
-        if stream is not None:
-            stream.break_half(self.random.random() < 0.5)
-
-    def _caller_dies(self) -> None:
-        self.random.choice(self.callers).die()
 
     # -- what actors need ---------------------------------------------------------------------------------------------
 
     def version(self) -> str:
         """Of agents: all have the same."""
         return ""
-
-    def streamed(self, key: TaskKey, attempt: int, where: str, text: str) -> None:
-        """An agent's text is this far."""
-        self._streamed.setdefault((key, attempt), {})[where] = text
-
-    def said(self, key: TaskKey, attempt: int) -> list[str]:
-        """All texts of an attempt."""
-        return list(self._streamed.get((key, attempt), {}).values())
 
     def shown(self, key: TaskKey, ending: Any) -> None:
         """A node shows how a task ended."""
@@ -375,23 +308,3 @@ class NodesWorld:
         """A node shows that a task goes on, whose end was told before it was asked."""
         if state < FIRST_TERMINAL:
             self.checker.callers.open(key, state)
-
-
-class _ErrorLog(logging.Handler):
-    """What a node logs as an error is a bug of ours, but for what it says of the world."""
-
-    EXPECTED = ("no space in the journal", "cannot reach the journal", "%s the journal", "what this node owns cannot",
-                "another process has joined", "the store is broken", "another node refuses this one")  # fmt: skip
-
-    def __init__(self, world: NodesWorld) -> None:
-        super().__init__(logging.ERROR)
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler."""
-        if record.msg.startswith(self.EXPECTED):
-            return
-        text = record.getMessage()
-        if record.exc_info is not None and record.exc_info[1] is not None:
-            text += f": {record.exc_info[1]!r}"
-        self._world.checker.violate("NOTHING_RAISES", None, text)
