@@ -50,11 +50,15 @@ async def test_F3_E2_E5_CLU_4_members_of_etcd_die_and_nothing_stops_or_moves(nod
             await asyncio.sleep(LEASE_S + 1.0)
             etcd.start(number)
             await one_leads(killed, 8.0, what)
+        assert nodes.moves() == moves, "a member of etcd dies, and no shard moves"
         leader, frozen = await etcd.leader(), time.monotonic()
         etcd.signal(leader, signal.SIGSTOP)
         await asyncio.sleep(2.0 * LEASE_S)
         etcd.signal(leader, signal.SIGCONT)
-        await one_leads(frozen, 8.0, "SIGSTOP of the leader past two leases, and SIGCONT")
+        await asyncio.sleep(1.0)  # it may wake up to revoke leases that were renewed at the next leader (E2) ...
+        await one_leads(frozen, 9.0, "SIGSTOP of the leader past two leases, and SIGCONT")
+        await asyncio.to_thread(nodes.settle)  # ... whose nodes join again, and get what is theirs; nothing runs again
+        moves = nodes.moves()
         for away in AWAY_S:
             told = len(load.told)
             etcd.kill_all()
@@ -64,10 +68,7 @@ async def test_F3_E2_E5_CLU_4_members_of_etcd_die_and_nothing_stops_or_moves(nod
             await etcd.ready()
             await one_leads(time.monotonic(), LEASE_S + 3.0, f"all of etcd away for {away:g} s")
         await asyncio.sleep(2.0)
-        if any("the lease is gone" in node.log_text() for node in nodes.all.values()):
-            tell("a node could not renew its lease in time, with etcd there: what it owned had to move")
-        else:
-            assert nodes.moves() == moves, "no shard moves"
+        assert nodes.moves() == moves, "etcd is away and comes back, and no shard moves"
 
 
 @pytest.mark.parametrize("how", HOW)

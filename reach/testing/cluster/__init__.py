@@ -23,6 +23,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -128,7 +129,7 @@ class LocalCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         _refuse_shut_folders(self.folder)
         self._take_lock()
-        end_left_behind(self.folder)
+        end_left_behind(self.folder, self.ports.all())
         (self.folder / "etcd").mkdir(exist_ok=True)
         if not self._secret.exists():
             with os.fdopen(os.open(self._secret, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600), "w") as file:
@@ -224,9 +225,9 @@ class LocalCluster:
                 self.etcd.kill(number)
 
 
-def end_left_behind(folder: Path) -> None:
+def end_left_behind(folder: Path, ports: Sequence[int]) -> None:
     """Ends what is left of a cluster whose owner was killed: processes that were noted, if they still have this folder
-    in their command line."""
+    in their command line. A process has lost its command line a moment before its ports are free."""
     state = folder / STATE
     if not state.exists():
         return
@@ -235,8 +236,8 @@ def end_left_behind(folder: Path) -> None:
     for name, pid in left.items():
         os.kill(pid, signal.SIGQUIT if name == "postgres" else signal.SIGKILL)  # PostgreSQL has children to end
     end = time.monotonic() + STOP_SECONDS
-    while any(_command_of(pid) for pid in left.values()) and time.monotonic() < end:
-        time.sleep(0.02)
+    while left and any(map(_is_taken, ports)) and time.monotonic() < end:
+        time.sleep(0.02)  # nobody tells when the last of them is gone
     state.unlink()
 
 
