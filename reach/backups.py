@@ -8,19 +8,21 @@ from typing import Any
 from reach.config import Config
 from reach.errors import InvalidRequest, Unavailable
 from reach.store.base import StoreError
+from reach.stores import database_of
 
 
 def back_up(config: Config, target: Path) -> dict[str, Any]:
     """Copies what a server with this configuration keeps; returns what the backup says of itself. Blocks.
 
     Raises:
+        InvalidRequest: The configuration names nothing that can be copied.
         Unavailable: It cannot be read or written; the message says what to do.
     """
     try:
         if config.storage.type == "postgres":
             from reach.store import postgres_backup
 
-            return postgres_backup.back_up(config.storage.url, target)
+            return postgres_backup.back_up(database_of(config), target)
         _check(config)
         from reach.store import sqlite_backup
 
@@ -33,13 +35,14 @@ def restore(config: Config, source: Path) -> dict[str, Any]:
     """Puts a backup where a server with this configuration will look for it. Blocks.
 
     Raises:
+        InvalidRequest: The configuration names no place for it.
         Unavailable: It is no good backup, or something is there already.
     """
     try:
         if config.storage.type == "postgres":
             from reach.store import postgres_backup
 
-            return postgres_backup.restore(source, config.storage.url)
+            return postgres_backup.restore(source, database_of(config))
         _check(config)
         from reach.store import sqlite_backup
 

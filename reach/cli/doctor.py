@@ -81,9 +81,7 @@ def _local(file: str | None, journal: str | None, cluster: str | None, secret: s
 
 def _stores(config: Config) -> Iterator[Finding]:
     if config.storage.type == "postgres":
-        from reach.doctor.database import database
-
-        yield from database(config.storage.url, max(1, 3 * bool(config.cluster.endpoints)))
+        yield from _database(config)
     if config.cluster.endpoints:
         import asyncio
 
@@ -91,6 +89,18 @@ def _stores(config: Config) -> Iterator[Finding]:
         from reach.membership import access_of
 
         yield from asyncio.run(coordination(access_of(config), config.cluster.name))
+
+
+def _database(config: Config) -> list[Finding]:
+    from reach.doctor.database import database
+    from reach.doctor.findings import error
+    from reach.stores import database_of
+
+    try:
+        address = database_of(config)
+    except ReachError as problem:
+        return [error("postgres", problem.message, "the server would not start", "see configuration.md")]
+    return database(address, max(1, 3 * bool(config.cluster.endpoints)))
 
 
 def _live(settings: Settings) -> Iterator[Finding]:

@@ -35,7 +35,6 @@ class Leader:
         self._arrivals: dict[tuple[str, str], int] = {}
         """When each process that holds no shard was seen first; at most one entry per member."""
         self._settling = Settling(settle_ms)
-        self._at_once = False
         self._led: tuple[int, int] | None = None
         """The term of now, and when it began."""
 
@@ -70,13 +69,9 @@ class Leader:
         if name == DRAINED:
             self._stirred.set()
 
-    def rebalance(self) -> None:
-        """Places now, without waiting for arrivals to settle."""
-        self._at_once = True
-        self._stirred.set()
-
     async def place_now(self) -> int:
-        """The same, at once (`reach cluster rebalance`); returns how many shards go to another node.
+        """Places without waiting for anything to settle (`reach cluster rebalance`); returns how many shards go to
+        another node.
 
         Raises:
             NotLeading: Another node leads.
@@ -85,7 +80,6 @@ class Leader:
         term = self._cluster.election.term
         if term is None:
             raise NotLeading("this node does not lead")
-        self._at_once = True
         nodes, _ = self._settling.judged(self._members(), self._now_ms(), at_once=True)
         return await self._place(term, nodes)
 
@@ -104,9 +98,9 @@ class Leader:
         if self._led is None or self._led[0] != term:
             self._led = term, now
         current = self._cluster.placement.wish().nodes
-        if awaits_ms := self._settling.awaits(current, now, at_once=self._at_once):
+        if awaits_ms := self._settling.awaits(current, now):
             return awaits_ms
-        judged, judged_ms = self._settling.judged(self._members(), now, at_once=self._at_once)
+        judged, judged_ms = self._settling.judged(self._members(), now)
         counted, counted_ms = self._counted(judged, current)
         wait_ms = min((one for one in (judged_ms, counted_ms) if one is not None), default=None)
         try:
@@ -133,7 +127,6 @@ class Leader:
         if wish == current or not wish:
             return 0
         await self._cluster.placement.publish(wish, term)
-        self._at_once = False
         moved = sum(1 for shard, node in enumerate(wish) if not current or current[shard] != node)
         _log.info("shards placed", extra={"moved": moved, "nodes": len(set(wish)), "term": term})
         return moved
@@ -147,7 +140,7 @@ class Leader:
         owners = set(current)
         waiting = {(name, info.boot) for name, info in nodes.items() if info.weight > 0 and name not in owners}
         self._arrivals = {key: self._arrivals.get(key, now) for key in waiting}
-        if not self._arrivals or self._at_once:
+        if not self._arrivals:
             return nodes, None
         settled = max(self._arrivals.values()) + self._settle_ms
         longest = min(self._arrivals.values()) + 3 * self._settle_ms

@@ -34,11 +34,11 @@ class Settling:
             self._seen |= nodes.keys()
             self._came_ms = now_ms
 
-    def awaits(self, owners: Sequence[str], now_ms: int, *, at_once: bool) -> int:
+    def awaits(self, owners: Sequence[str], now_ms: int) -> int:
         """How many milliseconds to wait for owners that may be about to come; 0: for none. They keep meanwhile what
         they had, and find it as it was."""
         missing = {name for name in owners if name} - self._seen
-        if not missing or at_once:
+        if not missing:
             self._awaited_ms = None
             return 0
         if self._awaited_ms is None:
@@ -51,7 +51,7 @@ class Settling:
         return due - now_ms
 
     def judged(
-        self, nodes: Mapping[str, NodeInfo], now_ms: int, *, at_once: bool
+        self, nodes: Mapping[str, NodeInfo], now_ms: int, *, at_once: bool = False
     ) -> tuple[dict[str, NodeInfo], int | None]:
         """The nodes with what is to be taken of whether they reach the journal, and in how many milliseconds to look
         again."""

@@ -130,6 +130,7 @@ def secrets(config: Config) -> Iterator[Finding]:
     server, cluster = config.server, config.cluster
     named = {
         "server.tls_key": server.tls_key,
+        "storage.password_file": config.storage.password_file,
         "cluster.secret_file": cluster.secret_file,
         "cluster.password_file": cluster.password_file,
         "cluster.key": cluster.key,
@@ -137,7 +138,7 @@ def secrets(config: Config) -> Iterator[Finding]:
     for name, text in named.items():
         if text and Path(text).stat().st_mode & 0o077:
             yield warning(
-                "secrets", f"{name} {text} can be read by others", "whoever reads it can pass for a node or the server",
+                "secrets", f"{name} {text} can be read by others", "whoever reads it can pass for the server or a node",
                 f"chmod 600 {text}",
             )  # fmt: skip
     if cluster.endpoints:

@@ -138,8 +138,6 @@ def moved(asked: Any) -> None:
     for reader in getattr(asked, "readers", None) or ():
         let_go(reader)  # of an end that is void
     waiting: Any = getattr(asked, "reply", None) or getattr(asked, "reader", None)
-    for reader in getattr(asked, "readers", ()):
-        let_go(reader)
     if isinstance(waiting, Reader):
         let_go(waiting)
     elif hasattr(waiting, "refused"):

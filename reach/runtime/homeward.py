@@ -154,8 +154,7 @@ class Homeward:
         if task.attempt != attempt or task.state >= FIRST_TERMINAL or self._host.tasks.get(task.key) is not task:
             return  # nobody needs it any more
         if peer is None or self.far is None:
-            give = partial(lambda: then_give(self._sessions.offered(task)))
-            self._host.committer.submit(then(give))
+            self._host.committer.submit(then(lambda: then_give(self._sessions.offered(task))))
             return
 
         def told(context: bytes | None) -> None:

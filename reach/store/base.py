@@ -196,8 +196,7 @@ class SharedJournal(Journal, Protocol):
 
     An object of it is one node's view. It holds the epochs that the node has claimed, and each write is made under
     them: rows of a shard that is another's by now (or that was never claimed) are not kept, whatever else of the batch
-    is, and `lost` tells the shard. Rows of agents are of
-    their pool's shard.
+    is, and `lost` tells the shard. Rows of agents are of their pool's shard.
 
     `claim`, `confirm` and `give_up` are called from the writer thread, as `commit` is, so that no batch is ever
     written under an epoch that is younger than it: before a node claims a shard anew, what it once decided for it must

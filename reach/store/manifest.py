@@ -70,11 +70,16 @@ def write_manifest(folder: Path, kind: str, schema: int, counts: Counts, details
     return said
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a backup says of itself, once all its files are what they must be.
+def read_manifest(folder: Path, kind: str, newest: int) -> dict[str, Any]:
+    """What a backup says of itself, once it can be restored: all its files are what they must be.
+
+    Args:
+        folder: Where it is.
+        kind: Of the store that it is to be put into.
+        newest: The latest schema version that the program knows of that kind.
 
     Raises:
-        StoreUnavailable: There is no backup.
+        StoreUnavailable: There is no backup, or it is one of another kind of store.
         StoreBroken: It is damaged, or of a later program.
     """
     try:
@@ -87,6 +92,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         path = folder / name
         if not path.is_file() or path.stat().st_size != wanted["bytes"] or _digest(path) != wanted["sha256"]:
             raise StoreBroken(f"{path} is not what it was when the backup was made")
+    if said["kind"] != kind:
+        raise StoreUnavailable(f"{folder} is a backup of {said['kind']}, not of {kind}")
+    if said["schema"] > newest:
+        raise StoreBroken(f"{folder} has schema version {said['schema']}, this program knows up to {newest}")
     return said
 
 

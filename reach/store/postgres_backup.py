@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from reach.store.base import StoreBroken, StoreUnavailable
+from reach.store.base import StoreUnavailable
 from reach.store.manifest import Counts, make_folder, read_manifest, write_manifest
 from reach.store.migrations.postgres import NEWEST
 from reach.store.postgres_link import CONNECT_SECONDS, Connection, translated
@@ -72,11 +72,7 @@ def restore(backup: Path, address: str) -> dict[str, Any]:
     Raises:
         StoreError: It is no good backup, or something is there already.
     """
-    said = read_manifest(backup)
-    if said["kind"] != KIND:
-        raise StoreUnavailable(f"{backup} is a backup of {said['kind']}, not of {KIND}")
-    if said["schema"] > NEWEST:
-        raise StoreBroken(f"{backup} has schema version {said['schema']}, this program knows up to {NEWEST}")
+    said = read_manifest(backup, KIND, NEWEST)
     return _run(address, lambda db: _restore(db, backup, said))
 
 

@@ -60,11 +60,7 @@ def restore(backup: Path, folder: Path) -> dict[str, Any]:
     Raises:
         StoreError: It is no good backup, or something is there already, or a server runs there.
     """
-    said = read_manifest(backup)
-    if said["kind"] != KIND:
-        raise StoreUnavailable(f"{backup} is a backup of {said['kind']}, not of {KIND}")
-    if said["schema"] > NEWEST:
-        raise StoreBroken(f"{backup} has schema version {said['schema']}, this program knows up to {NEWEST}")
+    said = read_manifest(backup, KIND, NEWEST)
     place = DataFolder(folder)
     place.take()
     try:

@@ -67,8 +67,8 @@ async def test_CLU_3_a_loss_is_answered_at_once_though_others_arrive():
     for name in ("n1", "n2", "n3"):
         await scene.join(name)
     loop = scene.leader("n1")
-    loop.rebalance()
     await loop._turn()
+    await loop.place_now()
     before = scene.wish
     await scene.join("n4")
     scene.memory.expire("n3", "b")
@@ -85,8 +85,8 @@ async def test_CLU_4_a_node_that_is_back_before_it_was_missed_keeps_its_shards()
     for name in ("n1", "n2"):
         await scene.join(name)
     loop = scene.leader("n1")
-    loop.rebalance()
     await loop._turn()
+    await loop.place_now()
     before = scene.memory.wish
     await scene.join("n2", boot="next")
     assert await loop._turn() is None
@@ -104,8 +104,8 @@ async def test_CLU_4_when_all_lose_the_journal_and_find_it_one_after_the_other_n
     for name in ("n1", "n2", "n3"):
         await scene.join(name)
     loop = scene.leader("n1")
-    loop.rebalance()
     await loop._turn()
+    await loop.place_now()
     before = scene.memory.wish
     for reaches in (False, True):
         for name in ("n2", "n3", "n1"):
@@ -123,8 +123,8 @@ async def test_CLU_4_who_alone_loses_the_journal_loses_its_shards_after_a_moment
     for name in ("n1", "n2", "n3"):
         await scene.join(name)
     loop = scene.leader("n1")
-    loop.rebalance()
     await loop._turn()
+    await loop.place_now()
     await say(scene, {"n2": False})
     assert await loop._turn() == 1000
     assert "n2" in scene.wish
@@ -144,8 +144,8 @@ async def started_again():
     for name in ("n1", "n2", "n3"):
         await scene.join(name)
     loop = scene.leader("n1")
-    loop.rebalance()
     await loop._turn()
+    await loop.place_now()
     for name in ("n1", "n2", "n3"):
         scene.memory.expire(name, "b")
     scene.now = 60_000
@@ -190,12 +190,13 @@ async def test_CLU_1_a_drained_node_gives_up_all_and_one_that_does_not_lead_says
     for name in ("n1", "n2"):
         await scene.join(name)
     other = scene.leader("n2")
-    other.rebalance()
     assert await other._turn() is None
+    with pytest.raises(NotLeading):
+        await other.place_now()
     assert scene.wish == ()
     loop = scene.leader("n1")
-    loop.rebalance()
     await loop._turn()
+    await loop.place_now()
     await scene.nodes["n2"].membership.update(NodeInfo("n2", "b", "h:1", weight=0))
     await loop._turn()
     assert set(scene.wish) == {"n1"}
@@ -205,7 +206,8 @@ async def test_CLU_4_a_wish_that_could_not_be_written_is_written_later(monkeypat
     scene = Scene()
     node = await scene.join("n1")
     loop = scene.leader("n1")
-    loop.rebalance()
+    await loop._turn()
+    scene.now = 1_000
     publish = node.placement.publish
 
     async def fails(nodes, term):
@@ -226,7 +228,7 @@ async def test_CLU_3_the_loop_hears_of_changes_by_itself():
     running = asyncio.create_task(loop.run())
     try:
         await asyncio.sleep(0)
-        loop.rebalance()
+        await loop.place_now()
         await eventually(lambda: "n2" in scene.wish)
         scene.memory.expire("n2", "b")
         await eventually(lambda: "n2" not in scene.wish)
@@ -294,3 +296,15 @@ async def test_CLU_4_the_last_node_that_owns_anything_is_not_drained():
     assert drained(registry) == {"n1"}
     await registry.put_document("drained", b"{broken")
     assert drained(registry) == frozenset()
+
+
+async def test_CLU_4_placing_by_hand_where_nothing_moves_changes_nothing_for_who_comes_next():
+    scene = Scene()
+    await scene.join("n1")
+    loop = scene.leader("n1")
+    await loop._turn()
+    assert await loop.place_now() == SHARDS
+    assert await loop.place_now() == 0
+    await scene.join("n2")
+    assert await loop._turn() == 1000, "it waits for others that may come"
+    assert await loop.place_now() == SHARDS // 2
