@@ -81,7 +81,7 @@ def owners(cluster: LocalCluster) -> list[str]:
             found = [one.owner for one in sorted(placement, key=lambda one: one.shard)]
             if len(found) == SHARDS and all(found.count(name) in fair for name in cluster.nodes):
                 return found
-            time.sleep(0.2)
+            time.sleep(0.2)  # nobody tells when they are
     raise RuntimeError("the shards were not shared out")
 
 
@@ -174,7 +174,7 @@ def throughput(nodes: int, scale: float, *, away: bool = False) -> float:
             return [(cluster.addresses[place], kind) for place, kind in zip(where, kinds, strict=True)]
 
         with _agents(at(2)):
-            time.sleep(2.0)
+            time.sleep(2.0)  # they have come
             load = _callers(at(1), PER_NODE * NODES, max(2.0, THROUGHPUT_SECONDS * scale))
     if load.wrong:
         raise RuntimeError(f"{load.wrong} of {load.tasks} tasks went wrong: {load.shown}")

@@ -32,7 +32,7 @@ async def agents(targets: list[tuple[str, str]], ms: int, slots: int, instance: 
 
     async def answer(task: Task) -> bytes:
         if ms:
-            await asyncio.sleep(ms / 1_000)
+            await asyncio.sleep(ms / 1_000)  # its work
         return task.payload
 
     for one in made:

@@ -198,7 +198,7 @@ class Peers:
     def tell_cancelled(self, key: TaskKey, mark: bool) -> None:
         """Tells all nodes of a task that is cancelled with all that it asked for (DLV-11)."""
         for peer in self.owners.others():
-            with contextlib.suppress(Unreachable):
+            with contextlib.suppress(Unreachable):  # it is told again, some times
                 tenant, task_id = key
                 self.tunnel(peer).say(trees=[{"tenant": tenant, "task_id": task_id, "mark": mark}])
 

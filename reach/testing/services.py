@@ -224,7 +224,7 @@ class PostgresServer:
             try:
                 asyncio.run(self.execute("select 1"))
             except (OSError, asyncpg.PostgresError):
-                time.sleep(_STEP_SECONDS)
+                time.sleep(_STEP_SECONDS)  # it does not answer yet
             else:
                 return
         code = self.process.poll()
@@ -235,7 +235,7 @@ class PostgresServer:
     def stop(self, how: int = signal.SIGINT) -> None:
         """SIGINT: at once, with order. SIGQUIT: as in a crash."""
         if self.process is not None:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError):  # it has ended
                 self.process.send_signal(how)
             self.process.wait(2 * STOP_SECONDS)
             self.process = None
@@ -254,7 +254,7 @@ class PostgresServer:
 
     def create(self, database: str) -> str:
         """The address of a database, which is made if it is not there. Not from within a running event loop."""
-        with contextlib.suppress(asyncpg.DuplicateDatabaseError):
+        with contextlib.suppress(asyncpg.DuplicateDatabaseError):  # it is there
             asyncio.run(self.execute(f'create database "{database}"'))
         return self.address(database)
 

@@ -244,7 +244,7 @@ async def test_CLU_4_what_an_operator_drains_owns_nothing_over_leaders_and_resta
     loop = scene.leader("n1")
     running = asyncio.create_task(loop.run())
     try:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it subscribes
         assert await loop.place_now() == SHARDS
         before = scene.wish
         registry = scene.nodes["n3"].registry

@@ -86,7 +86,7 @@ async def test_RTE_6_a_node_that_starts_takes_what_is_there_whatever_its_files_s
     one = await started("one", skills="new")
     late = await started("late", skills="old")
     assert late.skills == ["new"]
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.02)  # time for what must not happen
     assert one.skills == ["new"], "who only starts changes nothing"
     late.say("newer")
     assert await late.rules.reload()
@@ -97,7 +97,7 @@ async def test_RTE_6_a_file_that_is_wrong_changes_nothing_anywhere(started, capl
     one, two = await started("one"), await started("two")
     one.say("b", routes="routes: [{intent_prefix: i, require_capability: b, policy: nobody}]\n")
     assert not await one.rules.reload()
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.02)  # time for what must not happen
     assert one.skills == two.skills == ["a"]
     assert "routes.yaml:1" in caplog.text
 

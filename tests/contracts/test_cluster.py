@@ -173,7 +173,7 @@ async def test_CLU_3_the_age_of_a_lease_is_that_of_its_last_renewal(backend):
         age_ms = node.membership.lease_age_ms
         assert age_ms is not None
         assert 0 <= age_ms <= max(1, node.membership.ttl_ms)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # the lease gets older
     await node.membership.leave()
     assert node.membership.lease_age_ms is None
 

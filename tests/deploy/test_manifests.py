@@ -165,7 +165,7 @@ def test_the_health_check_asks_the_node(arguments, code, wanted) -> None:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            pass
+            pass  # not a word on stderr
 
     with HTTPServer(("127.0.0.1", 0), Node) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

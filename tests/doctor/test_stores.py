@@ -1,6 +1,5 @@
 """What `reach doctor` finds at PostgreSQL and etcd: judged on made-up answers, and asked of real ones."""
 
-import asyncio
 import time
 
 import pytest
@@ -105,4 +104,3 @@ async def test_CLU_4_a_real_etcd_is_asked_full_of_rights_and_gone(tmp_path):
     found = await coordination.coordination(Access(servers.endpoints), "main")
     assert found[0].level is Level.ERROR
     assert time.monotonic() - began < 10
-    await asyncio.sleep(0)

@@ -54,9 +54,9 @@ async def under_load(
     load = Load(clients, chance, (*attached, *DIALLED))
     load.start()
     try:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.0)  # all are at work before
         yield load
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.0)  # and after
         await load.stop()
         even(load, log, lambda name, line: False)
         claims = nodes.one_owner_each()

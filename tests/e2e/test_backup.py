@@ -69,7 +69,7 @@ async def test_CLU_4_what_was_acknowledged_before_a_backup_under_load_is_there_a
             said = await asyncio.to_thread(reach, "backup", str(tmp_path / "backup"), *places[0])
             assert said["code"] == 0
             seen = len(ended)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # time for some more
             assert len(ended) > seen, "work goes on"
             going = False
         assert not server.tracebacks()

@@ -109,7 +109,7 @@ class Ran:
             if self._seconds < 0:
                 await self.finish.wait()
             else:
-                await asyncio.sleep(self._seconds)
+                await asyncio.sleep(self._seconds)  # its work
             return f"{task.task_id} by {agent_type}"
 
         agent.add_handler(work)
@@ -149,7 +149,7 @@ async def test_CLU_1_one_id_at_three_nodes_at_once_is_one_task(cluster: Nodes) -
             given = [asyncio.gather(*(give(client, task_id) for client in clients.values())) for task_id in more]
             answers += await asyncio.gather(*given)
             ids += more
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # nodes tell each other of their room (TELL_SECONDS)
     for task_id, results in zip(ids, answers, strict=True):
         assert {result.state for result in results} == {TaskState.SUCCEEDED}, task_id
         assert {result.text for result in results} == {f"{task_id} by {ran.by[task_id]}"}
@@ -194,11 +194,11 @@ async def test_C5_a_receiver_that_hangs_delays_no_other_at_several_dispatchers(c
         assert statistics.median(waits) <= 2
         async with asyncio.timeout(20):  # the one that hangs is asked again
             while len(bad.got) == len({got.name for got in bad.got}):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # nobody tells
         hangs.set()
         async with asyncio.timeout(40):
             while len({task_of(got) for got in bad.got}) < EVENTS:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # nobody tells
     assert Counter(task_of(got) for got in good.got) == {f"good-{number}": 1 for number in range(EVENTS)}
     names: dict[str, set[str]] = {}
     for got in bad.got:

@@ -95,7 +95,7 @@ async def test_F5_a_node_that_is_cut_off_gives_up_what_it_cannot_prove_and_comes
                 others_own_all = lambda: sum(one.owned() for one in others) == SHARDS  # noqa: E731
                 await asyncio.to_thread(eventually, others_own_all, f"{what}: others own all", LOST_S)
                 lost = time.monotonic() - cut
-            await asyncio.sleep(max(0.0, CUT_S - (time.monotonic() - cut)))
+            await asyncio.sleep(max(0.0, CUT_S - (time.monotonic() - cut)))  # cut for so long
             if lost is None:
                 assert nodes.moves() == moves, f"{what}: nothing moves between nodes that own what they say"
             elif "postgres" in what:

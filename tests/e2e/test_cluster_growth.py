@@ -71,14 +71,14 @@ async def test_E3_agents_that_live_write_nothing_to_etcd(nodes):
             agent.add_handler(work)
             await stack.enter_async_context(agent)
         clients = [await stack.enter_async_context(Client(node.address)) for node in nodes.all.values()]
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(2.0)  # what was written when all came is over
         (_, before), loop = await etcd.list(b"/reach/"), asyncio.get_running_loop()
         until, given = loop.time() + QUIET_S, 0
         while loop.time() < until:
             answers = (client.send("", "x", agent_type=f"kind-{given % 12}") for client in clients)
             assert {one.text for one in await asyncio.gather(*answers)} == {"x"}
             given += len(clients)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # light work, for a while
         _, after = await etcd.list(b"/reach/")
     a_minute = (after - before) * 60 / QUIET_S / len(nodes.all)
     tell(

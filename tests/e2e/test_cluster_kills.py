@@ -72,12 +72,12 @@ async def test_CLU_3_F1_nodes_killed_under_load(nodes, agents, log):
     kills: list[Kill] = []
     async with under_load(nodes, agents, log, chance) as load:
         for _ in range(KILLS):
-            await asyncio.sleep(chance.uniform(0.2, 2.0))
+            await asyncio.sleep(chance.uniform(0.2, 2.0))  # at any moment
             number = chance.randrange(len(names))
             victim = nodes.all[names[number]]
             kills.append(Kill(time.time(), number, owned_by(nodes, names[number])))
             await asyncio.to_thread(victim.kill)
-            await asyncio.sleep(chance.choice((0.0, 1.0, 4.0)) * chance.uniform(0.2, 1.2))
+            await asyncio.sleep(chance.choice((0.0, 1.0, 4.0)) * chance.uniform(0.2, 1.2))  # away
             await asyncio.to_thread(victim.start)
             await asyncio.to_thread(nodes.settle)
     went_on = crossing(log, [kill.at for kill in kills])

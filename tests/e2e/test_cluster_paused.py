@@ -49,12 +49,12 @@ async def test_F4_CLU_2_a_node_that_was_stopped_past_its_lease_learns_that_other
         reading = asyncio.create_task(read_until_told(read, "long", 0))
         request = dispatch_pb2.WaitForResultRequest(task_id="long")
         waiting = asyncio.create_task(_ended(given.WaitForResult(request, timeout=DEADLINE)))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # it is in the middle
         before, served, stopped = await nodes.epochs(), nodes.served_by(), time.monotonic()
         victim.freeze()
         await asyncio.to_thread(eventually, lambda: sum(one.owned() for one in others) == 64, "others own all")
         tell(f"others own all {time.monotonic() - stopped:.2f} s after SIGSTOP")
-        await asyncio.sleep(max(0.0, PAUSE_S - (time.monotonic() - stopped)))
+        await asyncio.sleep(max(0.0, PAUSE_S - (time.monotonic() - stopped)))  # for so long in all
         assert not reading.done()
         victim.thaw()
         woken = time.monotonic()

@@ -79,7 +79,7 @@ class Callers:
                         self.failed[name] = f"{answer.state} {answer.result.error.message}"
                     self.answers[name] = name, time.time()
                     break
-            time.sleep(0.02)
+            time.sleep(0.02)  # it asks again, as SDKs do
 
     def close(self) -> None:
         for plain in self._plains:
@@ -116,13 +116,13 @@ async def test_CLU_6_all_nodes_are_replaced_under_load(environment, nodes, agent
     load.start()
     ends: list[float] = []
     try:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.0)  # all are at work before
         for _ in range(ROUNDS):
             for node in nodes.all.values():
-                await asyncio.sleep(chance.uniform(0.2, 1.0))
+                await asyncio.sleep(chance.uniform(0.2, 1.0))  # at any moment
                 ends.append(await replaced(node))
                 await asyncio.to_thread(nodes.settle, 60.0)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(1.0)  # and after
         callers.stop()
         await calling
         await load.stop()

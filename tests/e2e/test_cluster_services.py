@@ -47,13 +47,13 @@ async def test_F3_E2_E5_CLU_4_members_of_etcd_die_and_nothing_stops_or_moves(nod
         for what, number in (("kill -9 of a member", (leader + 1) % 3), ("kill -9 of the leader", leader)):
             killed = time.monotonic()
             etcd.kill(number)
-            await asyncio.sleep(LEASE_S + 1.0)
+            await asyncio.sleep(LEASE_S + 1.0)  # longer than a lease
             etcd.start(number)
             await one_leads(killed, 8.0, what)
         assert nodes.moves() == moves, "a member of etcd dies, and no shard moves"
         leader, frozen = await etcd.leader(), time.monotonic()
         etcd.signal(leader, signal.SIGSTOP)
-        await asyncio.sleep(2.0 * LEASE_S)
+        await asyncio.sleep(2.0 * LEASE_S)  # past two leases
         etcd.signal(leader, signal.SIGCONT)
         await asyncio.sleep(1.0)  # it may wake up to revoke leases that were renewed at the next leader (E2) ...
         await one_leads(frozen, 9.0, "SIGSTOP of the leader past two leases, and SIGCONT")
@@ -62,12 +62,12 @@ async def test_F3_E2_E5_CLU_4_members_of_etcd_die_and_nothing_stops_or_moves(nod
         for away in AWAY_S:
             told = len(load.told)
             etcd.kill_all()
-            await asyncio.sleep(away)
+            await asyncio.sleep(away)  # for so long
             assert len(load.told) - told > 0.3 * 100 * away, "tasks go on meanwhile"
             etcd.start_all()
             await etcd.ready()
             await one_leads(time.monotonic(), LEASE_S + 3.0, f"all of etcd away for {away:g} s")
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(2.0)  # time for what must not happen
         assert nodes.moves() == moves, "etcd is away and comes back, and no shard moves"
 
 
@@ -77,13 +77,13 @@ async def test_CLU_4_postgresql_restarts_under_load_and_nothing_moves(nodes, age
     async with under_load(nodes, agents, log, seeded()) as load:
         moves = nodes.moves()
         await asyncio.to_thread(nodes.database.stop, how)
-        await asyncio.sleep(4.0)
+        await asyncio.sleep(4.0)  # longer than answers may be under way
         told = len(load.told)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # time for what must not happen
         assert len(load.told) == told, "nothing is promised that cannot be kept"
         await asyncio.to_thread(nodes.database.start)
         up = time.monotonic()
         await asyncio.to_thread(eventually, lambda: len(load.told) > told, "work goes on")
         tell(f"answers again {time.monotonic() - up:.2f} s after PostgreSQL is back")
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(2.0)  # time for what must not happen
         assert nodes.moves() == moves, "all have lost it alike: nothing moves"

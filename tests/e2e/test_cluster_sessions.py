@@ -36,10 +36,10 @@ async def test_SES_3_no_turn_is_lost_or_doubled_when_nodes_are_killed(nodes: Any
             assert saw == expected, "each agent saw what was said to all of them"
         for kill in range(1, KILLS + 1):
             talks = [asyncio.create_task(talk(client, session, kill * EACH, told)) for session, told in said.items()]
-            await asyncio.sleep(chance.uniform(0.05, 0.6))
+            await asyncio.sleep(chance.uniform(0.05, 0.6))  # at any moment
             victim = nodes.all[chance.choice("abc")]
             await asyncio.to_thread(victim.kill)
-            await asyncio.sleep(chance.uniform(0, 3))
+            await asyncio.sleep(chance.uniform(0, 3))  # away
             await asyncio.to_thread(victim.start)
             await asyncio.to_thread(nodes.settle)
             await asyncio.gather(*talks)
@@ -51,7 +51,7 @@ async def test_SES_3_no_turn_is_lost_or_doubled_when_nodes_are_killed(nodes: Any
             last = [turn.request.text for turn in (await known_of(node.address, session)).context.turns]
             assert len(set(last)) == len(last) == 5
             assert set(last) <= set(told)
-    await asyncio.sleep(1)
+    await asyncio.sleep(1)  # time for a turn that would come twice
     for session in said:
         assert (await known_of(node.address, session)).turn_count == (KILLS + 1) * EACH
     for node in nodes.all.values():

@@ -186,10 +186,10 @@ class Fake:
         return f"postgres://reach@127.0.0.1:1/{database}"
 
     def prepare(self) -> None:
-        pass
+        pass  # there is nothing to make
 
     def stop(self) -> None:
-        pass
+        pass  # nor to end
 
 
 def test_owned_by_nobody_while_nobody_runs(tmp_path):

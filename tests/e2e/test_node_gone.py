@@ -50,7 +50,7 @@ async def test_CLU_3_all_go_on_elsewhere_when_their_node_is_gone_for_good(nodes:
             streams = asyncio.create_task(read(client, 100))
             await asyncio.to_thread(eventually, lambda: {"sleep", "stream"} <= begins(log).keys(), "both run")
             waits = asyncio.create_task(client.wait_for_result("sleep"))
-            await asyncio.sleep(1)
+            await asyncio.sleep(1)  # they are in the middle
             nodes.all["a"].kill()
             killed_at = time.monotonic()
             assert (await client.get_task("sleep", timeout=10)).task_id == "sleep"

@@ -135,7 +135,7 @@ async def test_CLU_4_a_drained_node_gives_all_up_under_load_stays_a_door_over_it
             assert answer == {"code": 0, "drained": ["a"]}
             wanted = {"a": ("DOOR", 0), "b": ("SERVING", 64), "c": ("DOOR", 0)}
             await asyncio.to_thread(eventually, lambda: states(nodes, "a") == wanted, "a has given all up")
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.5)  # work goes on after it
             draining = False
     assert {task: len(lines) for task, lines in begins(log).items()} == {f"t-{one}": 1 for one in range(1, sent + 1)}
     refused = await asyncio.to_thread(reach, nodes, "a", "cluster", "drain", "b")

@@ -35,7 +35,7 @@ HEARD_SECONDS = 0.2
 async def heard() -> None:
     """Returns when all nodes know of the agents there are."""
     if addresses():
-        await asyncio.sleep(HEARD_SECONDS)
+        await asyncio.sleep(HEARD_SECONDS)  # from outside nobody can see it
 
 
 class InTurn:

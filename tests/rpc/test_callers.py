@@ -23,7 +23,7 @@ class Refusing:
         self.let_go: list[str] = []
 
     def subscribe(self, tenant: str, task_id: str, reader: Reader) -> None:
-        pass
+        pass  # as if nobody answered
 
     def unsubscribe(self, reader: Reader, tenant: str, task_id: str) -> None:
         self.let_go.append(task_id)

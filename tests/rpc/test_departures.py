@@ -159,11 +159,11 @@ async def test_STR_2_a_reader_goes_on_when_the_pool_of_its_task_moves_twice(node
         return [kind_of(event) async for frame in frames for event in frame.events]
 
     reading = [asyncio.ensure_future(read(at)) for at in ("one", "one", "one", "two", "three")]
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # all read
     await nodes.move(shard, "three")
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5)  # all read on
     await nodes.move(shard, "two")
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5)  # all read on
     ends = {"tenant": "default", "task_id": task_id, "attempt": 1}
     back = AgentByHand(nodes.stubs("two"))
     back.boot_id = agent.boot_id

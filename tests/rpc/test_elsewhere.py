@@ -164,7 +164,7 @@ async def test_CLU_6_a_call_waits_for_an_owner_that_has_not_loaded_yet_what_it_w
     answer = asyncio.ensure_future(
         nodes.stubs("one").dispatch.Dispatch(pb.DispatchRequest(task=spec(agent_type)), timeout=TIMEOUT)
     )
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(1.0)  # longer than three tries
     assert not answer.done(), "it is asked for as long as it may soon be there"
     nodes.give(agent_type, "three")
     assert not (await answer).deduplicated

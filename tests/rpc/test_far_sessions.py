@@ -245,7 +245,7 @@ async def test_CLU_1_sessions_of_all_nodes_are_listed_in_pages(nodes):
     names = [("default", f"listed:{unique('u')}:s") for _ in range(7)]
     for name in names:
         await ask(nodes, "two", agent, name, "q", "a")
-        await asyncio.sleep(0.003)
+        await asyncio.sleep(0.003)  # no two were used in the same millisecond
     for node in nodes.nodes:
         for size in (1, 3, 7, 100):
             token, seen, rounds = "", [], 0

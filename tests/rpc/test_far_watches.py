@@ -113,7 +113,7 @@ async def test_CLU_1_agents_of_all_nodes_are_watched_at_any_while_pools_move(nod
     for watcher in watchers:
         await until(lambda: watcher.agents == dict(zip(names, ("2", "1", "1"), strict=True)))  # noqa: B023
     nodes.give(types[1], "three")
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(1.5)  # time for what must not be told
     for watcher in watchers:
         await until(lambda: watcher.agents.keys() == set(names))  # noqa: B023
     await nodes.stubs("two").registry.Deregister(pb.DeregisterRequest(instance_id=names[1]), timeout=TIMEOUT)
@@ -149,7 +149,7 @@ async def test_CLU_1_a_node_that_is_lost_is_named_and_its_agents_are_told_by_the
         await until(lambda: (task["task_id"], "accepted") in tasks.events)
         await register(nodes, "one", kind, tag, name, version="2")
         await until(lambda: agents.agents == {name: "2"})
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # time for what must not be told
         assert agents.agents == {name: "2"}
         assert agents.resets == 1
         await agents.end()

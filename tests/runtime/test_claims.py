@@ -230,13 +230,13 @@ async def test_CLU_4_a_node_in_doubt_takes_nothing_and_lets_callers_wait(nodes: 
     one.store.cut_off = True
     one.clock.ahead_ms = SURE_MS + 500
     reader, gone = one.submit("t", Interest.EVENTS), one.submit("gone", Interest.EVENTS)
-    await asyncio.sleep(2 * LOOK_SECONDS)
+    await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked, in vain
     assert one.heard(reader) == []
     assert (TENANT, "t") not in one.host.tasks
     one.reach.unsubscribe(gone, TENANT, "gone")
     one.store.cut_off = False
     await one.confirm()
-    await asyncio.sleep(2 * LOOK_SECONDS)
+    await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked
     await one.settle()
     assert one.heard(reader)[0] == ("accepted", False)
     assert (TENANT, "gone") not in one.host.tasks, "its caller has left before it was taken"
@@ -248,10 +248,10 @@ async def test_CLU_4_without_the_store_durable_work_is_refused_after_five_second
     one.clock.ahead_ms = SURE_MS + 500
     reader = one.submit("t", Interest.EVENTS)
     one.clock.ahead_ms += 4_800
-    await asyncio.sleep(2 * LOOK_SECONDS)
+    await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked, in vain
     assert one.heard(reader) == []
     one.clock.ahead_ms += 300
-    await asyncio.sleep(2 * LOOK_SECONDS)
+    await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked
     assert one.heard(reader) == [("refused", Reason.STORE_UNAVAILABLE)]
     one.store.cut_off = False
     await one.confirm()
@@ -415,7 +415,7 @@ async def test_CLU_2_what_is_owned_is_confirmed_also_while_a_shard_is_on_its_way
     async with asyncio.timeout(5):
         while confirmed < 3:
             await one.settle(2)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # the writer is a thread
     assert one.claims.owned == frozenset(ALL)
 
 

@@ -84,7 +84,7 @@ async def until(condition: Callable[[], object], seconds: float = 10) -> None:
     """Waits for what nobody tells of."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.005)  # nobody tells
 
 
 async def test_CLU_3_an_agent_goes_on_at_the_next(server, second):
@@ -157,7 +157,7 @@ async def test_CLU_3_a_single_call_finds_a_server_that_is_back(server):
         await client.get_task("t1")
         await server.stop()
         answer = asyncio.ensure_future(client.get_task("t2", timeout=10))
-        await asyncio.sleep(2)
+        await asyncio.sleep(2)  # long enough for gRPC's own waits to grow
         began = time.monotonic()
         await server.start()
         await answer

@@ -102,7 +102,7 @@ async def test_work_that_lasts_is_accepted_first(server):
 
 async def test_what_begins_about_the_same_time_is_accepted_in_one_frame(server, monkeypatch):
     """Each frame wakes the server, perhaps a node behind it, and nobody waits for this one."""
-    monkeypatch.setattr(notes, "ACCEPT_S", 0.5)  # 10 ms, but this machine may be busy
+    monkeypatch.setattr(notes, "ACCEPT_S", 0.5)  # not 10 ms: a machine that runs tests is busy
     go = asyncio.Event()
 
     async def slow(task):
@@ -111,7 +111,7 @@ async def test_what_begins_about_the_same_time_is_accepted_in_one_frame(server, 
     async with running(server, slow, max_concurrency=16) as (_, stream):
         for number in range(4):
             stream.offer(f"t{number}", method="slow")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # offers that do not share a frame
         await stream.wait("accepts", 4)
         assert len([frame for frame in stream.frames if frame.accepts]) == 1
         stream.offer("over", method="slow")

@@ -158,7 +158,7 @@ def test_PRF_8_a_load_may_take_its_time_between_two_statements(node, monkeypatch
     honest = postgres_read._whole
 
     def slow(*values):
-        time.sleep(1.3)
+        time.sleep(1.3)  # longer than the database lets a transaction idle
         return honest(*values)
 
     monkeypatch.setattr(postgres_read, "_whole", slow)

@@ -389,7 +389,7 @@ async def test_CLU_3_work_of_another_nodes_agent_is_not_cancelled(node, stubs, m
         monkeypatch.setattr(Dialled, "look", slow)
         agent.runs = [{"task_id": "of-another-node", "attempt": 1}]
         await asyncio.wait_for(looked.wait(), 5)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # time for what must not happen
         assert not agent.cancelled
 
 

@@ -63,7 +63,7 @@ async def test_a_wrong_certificate_is_told_with_what_to_do(ours, another, what) 
         pair, wanted = another.issue("node", HERE), "not signed by an authority that is trusted here"
     elif what == "expired":
         pair, wanted = ours.issue("node", HERE, days=0), "has expired: renew it"
-        await asyncio.sleep(1.1)
+        await asyncio.sleep(1.1)  # it holds for a second
     elif what == "name":
         pair, wanted = ours.issue("node", "DNS:elsewhere.example"), "needs the host of this address as a subject"
     elif what == "plaintext there":

@@ -157,7 +157,7 @@ class LocalCluster:
         while sum(self.owned(name) for name in self.nodes) != SHARDS:
             if time.monotonic() > end:
                 raise RuntimeError(f"not all shards have an owner after {seconds:g} s: see {self.folder}/node-*/*.log")
-            time.sleep(0.1)
+            time.sleep(0.1)  # nobody tells when they do
         self.note()
 
     def owned(self, name: str) -> int:
@@ -220,7 +220,7 @@ class LocalCluster:
                 process.terminate()
         for number, process in enumerate(self.etcd.processes):
             if process is not None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
+                with contextlib.suppress(subprocess.TimeoutExpired):  # it is killed next
                     process.wait(STOP_SECONDS)
                 self.etcd.kill(number)
 

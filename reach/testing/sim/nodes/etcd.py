@@ -278,4 +278,4 @@ class Etcd:
             told = max(told, self.revision if not news else told)
             await changed.wait()
             if self._random.random() < self.lag:
-                await asyncio.sleep(3.0 * self._random.random())
+                await asyncio.sleep(3.0 * self._random.random())  # virtual time

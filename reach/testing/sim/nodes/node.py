@@ -251,11 +251,11 @@ class Node:
         await self.member.leave()
         until = process.time() + DRAIN_S
         while process.time() < until and self._works():  # noqa: ASYNC110 - as there
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # virtual time, as in all of this
         self.services.close_streams()
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.3)  # what was said last arrives
         await self.peers.stop()
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):  # it ends all the same
             async with asyncio.timeout(1.0):
                 await self.host.committer.drain()
         self.crash()
