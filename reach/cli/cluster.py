@@ -31,7 +31,7 @@ def cluster() -> None:
 def status(context: click.Context) -> int:
     """How each node does, as it says itself. Exit code 8 if one of them does not do well."""
     settings = settings_of(context)
-    found = asked(settings)
+    found = _asked(settings)
     well = all(_is_well(node) for node in found.nodes)
     if settings.json:
         write_json({**_plain(found), "well": well})
@@ -53,7 +53,7 @@ def status(context: click.Context) -> int:
 def placement(context: click.Context) -> int:
     """Which node owns each shard, at which epoch, and which one should."""
     settings = settings_of(context)
-    found = asked(settings)
+    found = _asked(settings)
     if settings.json:
         write_json({"placement": _plain(found)["placement"]})
         return Exit.OK
@@ -67,7 +67,7 @@ def placement(context: click.Context) -> int:
 def leader(context: click.Context) -> int:
     """Who places the shards, and since when. Exit code 8 if nobody does."""
     settings = settings_of(context)
-    found = asked(settings)
+    found = _asked(settings)
     node = next((one for one in found.nodes if one.term), None)
     if settings.json:
         known: dict[str, object] = {"leader": found.leader}
@@ -94,12 +94,10 @@ def drain(context: click.Context, node: str, undo: bool) -> int:
 
     It stays drained until --undo, over restarts of it, of the others and of etcd. No task is lost or run again by it.
     """
-    from agentreach.v1 import cluster_pb2, ops_pb2_grpc
+    from agentreach.v1 import cluster_pb2
 
     settings = settings_of(context)
-    with settings.connect() as server:
-        stub = ops_pb2_grpc.OpsServiceStub(server.channel)
-        answer = server.ask(stub.DrainNode, cluster_pb2.DrainNodeRequest(node_id=node, undo=undo))
+    answer = _ask(settings, "DrainNode", cluster_pb2.DrainNodeRequest(node_id=node, undo=undo))
     if settings.json:
         write_json({"drained": list(answer.drained)})
         return Exit.OK
@@ -114,12 +112,10 @@ def drain(context: click.Context, node: str, undo: bool) -> int:
 @click.pass_context
 def rebalance(context: click.Context) -> int:
     """Give each node its fair share now, without waiting for others that may be about to join."""
-    from agentreach.v1 import cluster_pb2, ops_pb2_grpc
+    from agentreach.v1 import cluster_pb2
 
     settings = settings_of(context)
-    with settings.connect() as server:
-        stub = ops_pb2_grpc.OpsServiceStub(server.channel)
-        answer = server.ask(stub.Rebalance, cluster_pb2.RebalanceRequest())
+    answer = _ask(settings, "Rebalance", cluster_pb2.RebalanceRequest())
     if settings.json:
         write_json({"moved": answer.moved, "leader": answer.leader})
     elif answer.moved:
@@ -129,15 +125,19 @@ def rebalance(context: click.Context) -> int:
     return Exit.OK
 
 
-def asked(settings: Settings, *, check_peers: bool = False) -> cluster_pb2.GetClusterResponse:
-    """What all nodes say of themselves. Raises ReachError."""
-    from agentreach.v1 import cluster_pb2, ops_pb2_grpc
+def _ask(settings: Settings, method: str, request: Any) -> Any:
+    """The answer of a method of OpsService. Raises ReachError."""
+    from agentreach.v1 import ops_pb2_grpc
 
     with settings.connect() as server:
-        stub = ops_pb2_grpc.OpsServiceStub(server.channel)
-        found: cluster_pb2.GetClusterResponse = server.ask(
-            stub.GetCluster, cluster_pb2.GetClusterRequest(check_peers=check_peers)
-        )
+        return server.ask(getattr(ops_pb2_grpc.OpsServiceStub(server.channel), method), request)
+
+
+def _asked(settings: Settings) -> cluster_pb2.GetClusterResponse:
+    """What all nodes say of themselves. Raises ReachError."""
+    from agentreach.v1 import cluster_pb2
+
+    found: cluster_pb2.GetClusterResponse = _ask(settings, "GetCluster", cluster_pb2.GetClusterRequest())
     return found
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from reach.cli.cluster import state_name
 from reach.doctor.findings import Finding, error, ok, warning
 from reach.doctor.machine import files
 
@@ -31,30 +32,28 @@ _ADVICE: Final = {
     "offline": "start it again, or let it deregister",
 }
 _STATES: Final = {
-    "STARTING": ("it owns nothing yet", "wait; if it stays so, see its log"),
-    "IN_DOUBT": ("what it owns stands still", "does it reach PostgreSQL? See its log"),
-    "REPLACED": ("it owns nothing any more", "give each process a name of its own (--node-id)"),
-    "UNREACHABLE": ("what it owns is moved when its lease ends", "is it running? Is its address (--advertise) right?"),
+    "starting": ("it owns nothing yet", "wait; if it stays so, see its log"),
+    "in doubt": ("what it owns stands still", "does it reach PostgreSQL? See its log"),
+    "replaced": ("it owns nothing any more", "give each process a name of its own (--node-id)"),
+    "unreachable": ("what it owns is moved when its lease ends", "is it running? Is its address (--advertise) right?"),
 }
 
 
 def nodes(found: GetClusterResponse) -> Iterator[Finding]:
     """How the nodes do, and whether they reach each other."""
-    from agentreach.v1 import cluster_pb2
-
     for node in found.nodes:
-        state = cluster_pb2.NodeState.Name(node.state).removeprefix("NODE_STATE_")
+        state = state_name(node)
         if state in _STATES:
             why, todo = _STATES[state]
             detail = f": {node.error}" if node.error else ""
-            yield error("nodes", f"{node.node_id} is {state.lower().replace('_', ' ')}{detail}", why, todo)
-        elif state == "ABSENT":
+            yield error("nodes", f"{node.node_id} is {state}{detail}", why, todo)
+        elif state == "absent":
             yield warning(
                 "nodes", f"{node.node_id} is drained, and not there", "when it comes it owns nothing",
                 f"reach cluster drain {node.node_id} --undo, if that is over",
             )  # fmt: skip
         else:
-            yield ok("nodes", f"{node.node_id} is {state.lower()} with {len(node.shards)} shards")
+            yield ok("nodes", f"{node.node_id} is {state} with {len(node.shards)} shards")
             for problem in node.problems:
                 yield error("nodes", f"{node.node_id}: {problem}", "see operations.md", "see its log")
             if node.open_files_limit:

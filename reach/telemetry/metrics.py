@@ -21,7 +21,7 @@ makes no object. All are called on the loop's thread, and so is `families`.
 | `sources.node` | agentreach_node_…: whether it is ready, in doubt, leads, and what it owns |
 | `sources.…` | agentreach_router_queue_length, _inflight, _late_outcome_total, agentreach_agents{health}, |
 | | agentreach_buffer_bytes, agentreach_sessions, _session_bytes, _evicted_total, _skew_ratio, _handoff_total |
-| | agentreach_buffer_bytes, _dead_letters, _store_bytes |
+| | agentreach_dead_letters, _store_bytes |
 | | agentreach_streams_open{class}: asked when they are read |
 | | agentreach_process_resident_bytes, _cpu_seconds_total, agentreach_gc_collection_total{generation}, |
 | | agentreach_gc_pause_seconds_total |

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import urllib.error
 import urllib.request
 from collections import defaultdict
@@ -31,6 +32,8 @@ class Node(Server):
 
     host = "127.0.0.1"
     within: Sequence[str] = ()
+    tls: ssl.SSLContext | None = None
+    """How its HTTP is spoken to; None: without TLS."""
 
     @property
     def address(self) -> str:
@@ -57,7 +60,8 @@ class Node(Server):
     def checks(self) -> dict[str, Any]:
         """What `/readyz` tells; nothing if it does not answer."""
         try:
-            with urllib.request.urlopen(f"http://{self.host}:{self.admin_port}/readyz", timeout=1) as answer:
+            where = f"{'http' if self.tls is None else 'https'}://{self.host}:{self.admin_port}/readyz"
+            with urllib.request.urlopen(where, timeout=1, context=self.tls) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as refusal:
             text = refusal.read()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any
 
 from reach.core.model import TaskKey
+from reach.core.stream import Interest
 from reach.testing.sim.agents import Agent
 from reach.testing.sim.callers import Caller
 from reach.testing.sim.checker import Checker
 from reach.testing.sim.dialled import DialledAgent
+from reach.testing.sim.faults import Dice
 from reach.testing.sim.loop import VirtualLoop
 from reach.testing.sim.story import Story
 from reach.testing.sim.truth import Violation
@@ -27,6 +29,8 @@ class Scene:
     checker: Checker
     agents: Sequence[Agent | DialledAgent]
     callers: Sequence[Caller]
+    dice: Dice
+    raging: bool
 
     EXPECTED: tuple[str, ...] = ("no space in the journal", "cannot reach the journal", "%s the journal")
     """How messages begin that say something of the world, and not of our code."""
@@ -62,7 +66,35 @@ class Scene:
         """Whether what is logged as an error is none of ours."""
         return record.msg.startswith(self.EXPECTED)
 
-    # -- what befalls agents and callers ------------------------------------------------------------------------------
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def _meddle(self, task_id: str, caller: Caller) -> None:
+        """Others look at the task, read it along, or cancel it."""
+        random = self.random
+        for _ in range(random.choice((0, 0, 1, 3))):
+            self.loop.call_later(3 * random.random(), random.choice(self.callers).look, task_id)
+        if random.random() < (0.25 if self.dice.trees else 0.1):
+            self.loop.call_later(random.choice((0.005, 0.5, 5.0)) * random.random(), caller.cancel, task_id)
+        if random.random() < 0.3:
+            others = [one for one in self.callers if one is not caller and one.tenant == caller.tenant]
+            if others:
+                interest = random.choice((Interest.OUTCOME, Interest.EVENTS))
+                self.loop.call_later(5 * random.random(), others[0].read, task_id, interest)
+        if random.random() < 0.2:
+            self.loop.call_later(2 * random.random(), caller.repeat)
+
+    def _fault(self) -> None:
+        """Something goes wrong, and after a while something else."""
+        if not self.raging:
+            return
+        name = self.random.choices(self.dice.names, self.dice.weights)[0]
+        self._act_of(name.replace(" ", "_").replace("'", "").replace("-", "_"))()
+        self.loop.call_later(self.random.expovariate(1 / self.dice.every), self._fault)
+
+    def _act_of(self, name: str) -> Callable[[], None]:
+        """What a fault of this name does."""
+        act: Callable[[], None] = getattr(self, f"_{name}")
+        return act
 
     def start_agent(self, agent: Agent | DialledAgent) -> None:
         """A process of an agent, unless there is one."""

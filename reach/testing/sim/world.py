@@ -180,30 +180,7 @@ class World(Scene):
             self.loop.call_later(random.choice((0.0, 0.01, 1.0)), caller.submit, task_id, other, Interest.ANSWER)
         self._meddle(task_id, caller)
 
-    def _meddle(self, task_id: str, caller: Caller) -> None:
-        """Others look at the task, read it along, or cancel it."""
-        random = self.random
-        for _ in range(random.choice((0, 0, 1, 3))):
-            self.loop.call_later(3 * random.random(), random.choice(self.callers).look, task_id)
-        if random.random() < (0.25 if self.dice.trees else 0.1):
-            self.loop.call_later(random.choice((0.005, 0.5, 5.0)) * random.random(), caller.cancel, task_id)
-        if random.random() < 0.3:
-            others = [one for one in self.callers if one is not caller and one.tenant == caller.tenant]
-            if others:
-                interest = random.choice((Interest.OUTCOME, Interest.EVENTS))
-                self.loop.call_later(5 * random.random(), others[0].read, task_id, interest)
-        if random.random() < 0.2:
-            self.loop.call_later(2 * random.random(), caller.repeat)
-
     # -- faults -------------------------------------------------------------------------------------------------------
-
-    def _fault(self) -> None:
-        if not self.raging:
-            return
-        random = self.random
-        name = random.choices(self.dice.names, self.dice.weights)[0]
-        getattr(self, "_" + name.replace(" ", "_").replace("'", "").replace("-", "_"))()
-        self.loop.call_later(random.expovariate(1 / self.dice.every), self._fault)
 
     def _restart_soon(self) -> None:
         self.loop.call_later(self.random.choice((0.05, 0.5, 3.0)), self._start_server)

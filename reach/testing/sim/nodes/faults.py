@@ -55,7 +55,7 @@ class NodesDice(Dice):
         weights = {**own, **{name: 0.5 * weight for name, weight in theirs.items()}}
         self.names, self.weights = list(weights), list(weights.values())
         self.agents = random.randrange(3, 8)
-        self.volatile = self.webhooks = self.sessions = self.unary = self.dialled = 0.0
+        self.volatile = self.webhooks = self.sessions = self.unary = self.dialled = self.trees = 0.0
         self.calls = rate(0.0, 0.1, 0.5)
         """Share of tasks that come by calls of their own."""
         self.queue_limit = random.choice((20, 200_000, 200_000))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -100,6 +100,19 @@ class Port(ServerEnd):
         raise AssertionError(details)
 
 
+def _framed(make: Callable[[], Any], order: Sequence[str], said: Iterable[tuple[str, Any]]) -> list[Any]:
+    """Messages in as few frames as keep their order, as a frame is read kind by kind."""
+    frames: list[Any] = []
+    at = len(order)
+    for kind, message in said:
+        place = order.index(kind)
+        if place < at or not frames:
+            frames.append(make())
+        at = place
+        getattr(frames[-1], kind).append(message)
+    return frames
+
+
 _UP = ("hellos", "beats", "accepts", "deltas", "progress", "results", "effects", "handoffs", "goodbyes")
 
 
@@ -108,16 +121,7 @@ class AgentPort(Port):
 
     def frames_of(self, items: Frame) -> list[Any]:
         """See Port."""
-        frames: list[attach_pb2.AttachRequest] = []
-        at = len(_UP)
-        for item in items:
-            kind, message = _said(item)
-            place = _UP.index(kind)
-            if place < at or not frames:
-                frames.append(attach_pb2.AttachRequest())
-            at = place
-            getattr(frames[-1], kind).append(message)
-        return frames
+        return _framed(attach_pb2.AttachRequest, _UP, map(_said, items))
 
     def items_of(self, frame: bytes) -> list[tuple[Any, ...]]:
         """See Port."""
@@ -236,19 +240,13 @@ class CallerPort(Port):
 
     def frames_of(self, items: Frame) -> list[Any]:
         """See Port."""
-        frames: list[dispatch_pb2.DispatchStreamRequest] = []
-        at = len(_ASKED)
+        asked = []
         for item in items:
             if item[0] == "get":
                 self._look(self.node, item[2])
-                continue
-            kind, message = self._asks(*item)
-            place = _ASKED.index(kind)
-            if place < at or not frames:
-                frames.append(dispatch_pb2.DispatchStreamRequest())
-            at = place
-            getattr(frames[-1], kind).append(message)
-        return frames
+            else:
+                asked.append(self._asks(*item))
+        return _framed(dispatch_pb2.DispatchStreamRequest, _ASKED, asked)
 
     def _asks(self, kind: str, *rest: Any) -> tuple[str, Any]:
         if kind == "submit":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import ExitStack
 from random import Random
 from typing import Any
@@ -49,6 +50,7 @@ class NodesWorld(Scene):
     agents: list[NodesAgent]
     callers: list[NodesCaller]
     checker: NodesChecker
+    dice: NodesDice
     EXPECTED = (*Scene.EXPECTED, "what this node owns cannot", "another process has joined", "the store is broken",
                 "another node refuses this one")  # fmt: skip
 
@@ -240,21 +242,6 @@ class NodesWorld(Scene):
             spec.selector.capability = "can-all"  # several pools, on several nodes, could
         return spec
 
-    def _meddle(self, task_id: str, caller: NodesCaller) -> None:
-        """Others look at the task, read it along, or cancel it."""
-        random = self.random
-        for _ in range(random.choice((0, 0, 1, 3))):
-            self.loop.call_later(3 * random.random(), random.choice(self.callers).look, task_id)
-        if random.random() < 0.1:
-            self.loop.call_later(random.choice((0.005, 0.5, 5.0)) * random.random(), caller.cancel, task_id)
-        if random.random() < 0.3:
-            others = [one for one in self.callers if one is not caller and one.tenant == caller.tenant]
-            if others:
-                interest = random.choice((Interest.OUTCOME, Interest.EVENTS))
-                self.loop.call_later(5 * random.random(), others[0].read, task_id, interest)
-        if random.random() < 0.2:
-            self.loop.call_later(2 * random.random(), caller.repeat)
-
     def commit_time(self) -> float:
         """How long the next piece of work of a writer takes."""
         chance = self.random.random()
@@ -268,19 +255,9 @@ class NodesWorld(Scene):
 
     # -- faults -------------------------------------------------------------------------------------------------------
 
-    def _fault(self) -> None:
-        if not self.raging:
-            return
-        random = self.random
-        name = (
-            random.choices(self.dice.names, self.dice.weights)[0].replace(" ", "_").replace("'", "").replace("-", "_")
-        )
-        of_nodes = getattr(self.faults, name, None)
-        if of_nodes is not None:
-            of_nodes()
-        else:
-            getattr(self, f"_{name}")()
-        self.loop.call_later(random.expovariate(1 / self.dice.every), self._fault)
+    def _act_of(self, name: str) -> Callable[[], None]:
+        of_nodes: Callable[[], None] | None = getattr(self.faults, name, None)
+        return of_nodes if of_nodes is not None else super()._act_of(name)
 
     def _any_agent(self) -> NodesAgent:
         agent = self.random.choice(self.agents)
