@@ -57,7 +57,7 @@ class RemoteLinks:
         return self._instances.get(number, "")
 
     def leaves(self, number: int) -> None:
-        """A link is here now."""
+        """A link is here now, or has ended."""
         self._links.pop(number, None)
         self._instances.pop(number, None)
         self._returned.discard(number)
@@ -69,6 +69,7 @@ class RemoteLinks:
                 frame.ClearField(kind)
             if said := frame.SerializeToString():
                 self._branches.to(peers.pop(), said, self._stream.down)
+            self._part(frame)
             return attach_pb2.AttachRequest()
         here = attach_pb2.AttachRequest()
         there: dict[Peer, attach_pb2.AttachRequest] = {}
@@ -79,7 +80,13 @@ class RemoteLinks:
                 getattr(target, kind).append(item)
         for peer, items in there.items():
             self._branches.to(peer, items.SerializeToString(), self._stream.down)
+        self._part(frame)
         return here
+
+    def _part(self, frame: attach_pb2.AttachRequest) -> None:
+        """Links that end in peace are no more: their numbers may be another instance's, and they count no longer."""
+        for goodbye in frame.goodbyes:
+            self.leaves(goodbye.link)
 
     def close(self, *, ours: bool) -> None:
         """The stream is over."""

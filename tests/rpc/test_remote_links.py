@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentreach.v1 import attach_pb2
+from agentreach.v1 import attach_pb2, dispatch_pb2
 from reach.core.model import PoolKey
 from reach.core.pool import PEERS_PATIENCE_MS, STALLED_MS
 from reach.rpc.access import SCOPES
@@ -15,6 +15,8 @@ from reach.rpc.agent import AttachStream
 from reach.rpc.known_nodes import KnownNodes
 from reach.rpc.principal import Principal
 from reach.rpc.remote_links import RemoteLinks
+from reach.runtime.elsewhere import Elsewhere
+from reach.runtime.ownership import Peer
 from reach.wire.batcher import Batcher
 from tests.runtime.hosts import Shell
 
@@ -76,6 +78,69 @@ async def test_CLU_3_a_hello_that_has_no_place_is_refused_in_the_end() -> None:
     stream = Stream()
     links_of(stream)._again(hello(1), None, True)
     assert stream.did == ["refuse 1"]
+
+
+class Far:
+    """The other nodes: what is said to each of them."""
+
+    def __init__(self) -> None:
+        self.branches: set[Any] = set()
+        self.said: list[tuple[str, attach_pb2.AttachRequest]] = []
+
+    def tunnel(self, peer: Peer) -> Any:
+        def send(frame: bytes, pool: PoolKey | None = None, sent: int = 0) -> None:
+            self.said.append((peer.node_id, attach_pb2.AttachRequest.FromString(frame)))
+
+        return SimpleNamespace(open=lambda *_: SimpleNamespace(send=send))
+
+
+TWO, THREE = Elsewhere(Peer("two", "two:1"), POOL), Elsewhere(Peer("three", "three:1"), POOL)
+
+
+def attached(far: Far, where: dict[str, Elsewhere]) -> AttachStream:
+    """A stream of an agent all of whose pools are elsewhere."""
+
+    def elsewhere(tenant: str, agent_type: str, *_: Any) -> None:
+        raise where[agent_type]
+
+    services: Any = SimpleNamespace(reach=SimpleNamespace(hello=elsewhere), nodes=KnownNodes(), peers=far,
+                                    welcome=dispatch_pb2.StreamWelcome)  # fmt: skip
+    return AttachStream(services, Principal("acme", "tests", SCOPES), None)  # type: ignore[arg-type]
+
+
+def joins(stream: AttachStream, link: int, agent_type: str, instance_id: str = "") -> None:
+    registration = {"agent_id": "a", "agent_type": agent_type, "boot_id": "b", "instance_id": instance_id}
+    stream.handle(attach_pb2.AttachRequest(hellos=[{"link": link, "registration": registration}]))  # type: ignore[list-item]
+
+
+async def test_REG_2_a_hello_said_again_without_an_id_is_of_the_same_instance_on_another_node_too() -> None:
+    """It was given one as it came; a second one would have the work of the first run twice."""
+    far = Far()
+    stream = attached(far, {"echo": TWO})
+    for link in (1, 2, 1):
+        joins(stream, link, "echo")
+    names = [hello.registration.instance_id for _, frame in far.said for hello in frame.hellos]
+    assert names[0] == names[2] != names[1]
+    assert all(names)
+
+
+@pytest.mark.parametrize("others", [{"echo": TWO}, {"echo": TWO, "other": THREE}])
+async def test_REG_2_a_link_that_ended_in_peace_is_no_link_any_more_wherever_it_was(
+    others: dict[str, Elsewhere],
+) -> None:
+    """Its number may be of another instance then; and who comes and goes on one stream is not refused in the end."""
+    far = Far()
+    stream = attached(far, others)
+    for number, agent_type in enumerate(others, 1):
+        joins(stream, number, agent_type)
+    remote = stream._remote
+    assert remote is not None
+    before = remote.instance_of(1)
+    stream.handle(attach_pb2.AttachRequest(goodbyes=[attach_pb2.Goodbye(link=1)]))
+    assert [goodbye.link for node, frame in far.said if node == "two" for goodbye in frame.goodbyes] == [1]
+    assert (len(remote), remote.instance_of(1)) == (len(others) - 1, "")
+    joins(stream, 1, "echo")
+    assert remote.instance_of(1) not in ("", before)
 
 
 @pytest.mark.parametrize("still", [False, True])
