@@ -296,6 +296,117 @@ async def test_CLU_4_the_last_node_that_owns_anything_is_not_drained():
     assert drained(registry) == {"n1"}
     await registry.put_document("drained", b"{broken")
     assert drained(registry) == frozenset()
+    for nonsense in (b"\xff", b"7", b'{"n1": 1}', b"null"):
+        await registry.put_document("drained", nonsense)
+        assert drained(registry) == frozenset(), "what cannot be read drains nobody"
+    await registry.put_document("drained", b'["n1", 7, null]')
+    assert drained(registry) == {"n1"}
+
+
+async def test_CLU_4_a_leader_that_was_told_to_place_at_once_gives_nothing_to_a_drained_node():
+    scene = Scene()
+    for name in ("n1", "n2"):
+        await scene.join(name)
+    loop = scene.leader("n1")
+    await set_drained(scene.nodes["n2"].registry, "n2", undo=False, required={"n1", "n2"})
+    await loop.place_now()
+    assert set(scene.wish) == {"n1"}
+
+
+async def test_CLU_4_a_leader_that_waits_for_a_change_hears_of_a_drain(monkeypatch):
+    scene = Scene()
+    for name in ("n1", "n2"):
+        await scene.join(name)
+    loop = scene.leader("n1")
+    turns = []
+
+    async def turn(honest=loop._turn):
+        turns.append(await honest())
+        return turns[-1]
+
+    monkeypatch.setattr(loop, "_turn", turn)
+    running = asyncio.create_task(loop.run())
+    try:
+        await eventually(lambda: turns)
+        await loop.place_now()
+        await eventually(lambda: turns[-1] is None)
+        count = len(turns)
+        await asyncio.sleep(0.01)  # or it would hear of that as well
+        assert len(turns) == count
+        await set_drained(scene.nodes["n2"].registry, "n2", undo=False, required={"n1", "n2"})
+        await eventually(lambda: set(scene.wish) == {"n1"})
+    finally:
+        running.cancel()
+
+
+async def test_CLU_4_no_more_nodes_are_drained_than_the_document_may_name(monkeypatch):
+    monkeypatch.setattr("reach.cluster.drained.MOST", 2)
+    registry = (await Scene().join("n1")).registry
+    for name in ("a", "b"):
+        await set_drained(registry, name, undo=False, required={"n1"})
+    with pytest.raises(ValueError, match="drained already"):
+        await set_drained(registry, "c", undo=False, required={"n1"})
+    assert drained(registry) == {"a", "b"}
+
+
+async def test_CLU_4_a_drain_whose_answer_was_lost_is_read_and_one_that_was_not_written_is_told(monkeypatch):
+    registry = (await Scene().join("n1")).registry
+    put = registry.put_document
+
+    async def lost(*arguments):
+        await put(*arguments)
+        raise ClusterUnavailable("no answer", unknown=True)
+
+    monkeypatch.setattr(registry, "put_document", lost)
+    assert await set_drained(registry, "a", undo=False, required={"n1"}) == {"a"}
+
+    async def fails(*arguments):
+        raise ClusterUnavailable("no etcd", unknown=False)
+
+    monkeypatch.setattr(registry, "put_document", fails)
+    with pytest.raises(ClusterUnavailable):
+        await set_drained(registry, "b", undo=False, required={"n1"})
+    assert drained(registry) == {"a"}
+
+
+async def test_CLU_3_a_node_that_does_not_lead_yet_knows_who_was_there():
+    """When it leads it answers a loss at once: it has seen that owner."""
+    scene = Scene()
+    for name in ("n1", "n2", "n3"):
+        await scene.join(name)
+    first, heir = scene.leader("n1"), scene.leader("n2")
+    await first._turn()
+    await first.place_now()
+    await heir._turn()
+    scene.now = 60_000
+    scene.memory.expire("n1", "b")
+    scene.nodes["n1"].membership._info = None
+    assert await heir._turn() is None
+    assert set(scene.wish) == {"n2", "n3"}
+
+
+async def test_CLU_4_an_operator_that_places_at_once_waits_for_no_owner():
+    scene, loop, _ = await started_again()
+    await loop._turn()
+    assert await loop.place_now() > 0
+    assert set(scene.wish) == {"n1"}
+
+
+async def test_CLU_4_an_owner_that_was_waited_for_in_vain_is_not_waited_for_again(monkeypatch):
+    scene, loop, _ = await started_again()
+    await loop._turn()
+    scene.now += 1_000
+    publish = scene.nodes["n1"].placement.publish
+
+    async def fails(nodes, term):
+        raise ClusterUnavailable("no etcd", unknown=True)
+
+    monkeypatch.setattr(scene.nodes["n1"].placement, "publish", fails)
+    assert await loop._turn() == 500, "the wish could not be written"
+    monkeypatch.setattr(scene.nodes["n1"].placement, "publish", publish)
+    scene.now += 500
+    assert await loop._turn() is None
+    assert set(scene.wish) == {"n1"}
 
 
 async def test_CLU_4_placing_by_hand_where_nothing_moves_changes_nothing_for_who_comes_next():

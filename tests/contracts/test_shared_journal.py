@@ -212,6 +212,8 @@ def test_HAZARDS_1_a_task_goes_to_another_shard_by_its_owner_and_by_nobody_else(
     assert first.find("acme", "task-1").task.shard == 1
     first.commit(writes(moves=[move]))
     first.commit(writes(moves=[move._replace(to_shard=7)]))
+    first.claim([7])
+    assert first.arrived([], 10) == [], "what was no move brings nothing"
     assert first.load_shards([1]).tasks == []
     (moved,) = second.load_shards([2]).tasks
     assert (moved.task.shard, moved.task.pool_tenant, moved.task.agent_type, moved.hop) == (
@@ -238,6 +240,18 @@ def test_HAZARDS_1_who_owns_where_a_task_went_hears_of_it_until_it_says_so(clust
     second.arrived([(1, 0)], 10)
     assert len(second.arrived([], 10)) == 2, "another node, or an earlier move"
     assert [one.task.row for one in second.arrived([(1, 1)], 10)] == [2]
+
+
+def test_HAZARDS_1_what_an_overtaken_owner_has_heard_of_nobody_has(cluster):
+    first, second, third = cluster(), cluster(), cluster()
+    first.claim([1])
+    second.claim([2])
+    first.commit(writes(tasks=[task(1)]))
+    first.commit(writes(moves=[MoveRow(1, 1, 2, "owner-2", "translator", 1, 3)]))
+    third.claim([2])
+    assert second.arrived([], 10) == [], "it is not the second one's any more"
+    assert second.arrived([(1, 1)], 10) == []
+    assert [one.task.row for one in third.arrived([], 10)] == [1]
 
 
 def test_CLU_2_an_overtaken_owner_changes_no_agent(cluster):

@@ -5,14 +5,20 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from agentreach.v1 import dispatch_pb2
-from reach.core.model import Requirement, Task
-from reach.core.stream import Kind, Reader
+import pytest
+
+from agentreach.v1 import dispatch_pb2, task_pb2
+from reach.core.model import Fault, Outcome, Requirement, Task, TaskState
+from reach.core.stream import READER_CREDIT, Kind, Reader
+from reach.errors import ErrorClass, Reason
 from reach.rpc.access import SCOPES
 from reach.rpc.callers import CallerStream
 from reach.rpc.known_nodes import KnownNodes
 from reach.rpc.principal import Principal
 from reach.runtime.agents import let_go
+from reach.runtime.elsewhere import Elsewhere
+from reach.runtime.ownership import Peer
+from tests.runtime.hosts import READER
 
 
 class Moving:
@@ -70,3 +76,95 @@ async def test_STR_1_a_reader_that_another_one_has_replaced_is_not_told_of() -> 
     assert said(stream) == before
     stream.events(door.readers[1], task, [event])
     assert said(stream) > before
+
+
+class Taking(Moving):
+    """A door that takes all, and hears who is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cancelled: list[str] = []
+        self.credits: list[tuple[Reader, int]] = []
+
+    def submit(self, task: Task, selector: Any, reader: Reader, placed: Any = None) -> None:
+        task.sequence, reader.task = 1, task
+        self.readers.append(reader)
+
+    def credit(self, reader: Reader, count: int) -> None:
+        reader.credit += count
+
+    def cancel(self, tenant: str, task_id: str, reason: str, reply: Any) -> None:
+        self.cancelled.append(task_id)
+
+
+def submit(stream: CallerStream, *task_ids: str, cancel_with_caller: bool = True) -> None:
+    services: Any = stream._services
+    services.streamed, services.clock = READER, SimpleNamespace(new_id=lambda: "made")
+    services.tracing = SimpleNamespace(records=False)
+    for task_id in task_ids:
+        task = task_pb2.TaskSpec(task_id=task_id, cancel_with_caller=cancel_with_caller)
+        task.selector.agent_type = "nobody"
+        submit = dispatch_pb2.Submit(reference=1, task=task, interest=dispatch_pb2.INTEREST_EVENTS)
+        stream.handle(dispatch_pb2.DispatchStreamRequest(submits=[submit]))
+
+
+@pytest.mark.parametrize("how", ["ended", "told the last event", "refused", "let go", "moved"])
+async def test_DLV_11_what_a_caller_hears_no_more_of_does_not_go_with_it(how: str) -> None:
+    """Its task may be tried again, or another one have its id by then; and a stream may last for ever."""
+    door = Taking()
+    stream = stream_to(door)
+    submit(stream, "one", "two")
+    (reader, _), task = door.readers, door.readers[0].task
+    assert task is not None
+    if how == "ended":
+        task.outcome = Outcome(TaskState.SUCCEEDED)
+        stream.ended(reader, task)
+    elif how == "told the last event":
+        task.outcome, reader.after = Outcome(TaskState.SUCCEEDED), task.sequence
+        stream.events(reader, task, [])
+    elif how == "refused":
+        stream.refused(reader, Fault(ErrorClass.UNAVAILABLE, Reason.SHUTTING_DOWN, "later"))
+    elif how == "let go":
+        stream.handle(dispatch_pb2.DispatchStreamRequest(unsubscribes=[dispatch_pb2.Unsubscribe(task_id="one")]))
+    else:
+        stream._bring = lambda frame, where: None  # type: ignore[method-assign]
+        stream.elsewhere(reader, "one", b"", Elsewhere(Peer("two", "two:1")))
+    assert list(stream._with_caller) == list(stream._readers) == ["two"]
+    task.outcome = None
+    stream.close()
+    assert door.cancelled == ["two"]
+
+
+async def test_CLU_1_what_a_reader_may_still_take_follows_it_to_another_node() -> None:
+    """There it begins with what all begin with: the rest is told, once."""
+    door = Taking()
+    stream = stream_to(door)
+    brought: list[dispatch_pb2.DispatchStreamRequest] = []
+    stream._bring = lambda frame, where: brought.append(  # type: ignore[method-assign]
+        dispatch_pb2.DispatchStreamRequest.FromString(frame)
+    )
+    where = Elsewhere(Peer("two", "two:1"))
+    for name, more in (("poor", 0), ("rich", 1_000)):
+        subscribe(stream, name)
+        reader = door.readers[-1]
+        stream.handle(dispatch_pb2.DispatchStreamRequest(credits=[dispatch_pb2.ReaderCredit(task_id=name, bytes=more)]))
+        reader.after = 7
+        stream.elsewhere(reader, name, b"", where)
+    assert [[(one.task_id, one.bytes) for one in frame.credits] for frame in brought] == [[], [("rich", 1_000)]]
+    assert [one.after_sequence for frame in brought for one in frame.subscribes] == [7, 7]
+    again = stream_to(door)
+    again._again(brought[1].SerializeToString(), None, False)  # it came back: nobody owns it there
+    assert door.readers[-1].credit == READER_CREDIT + 1_000
+
+
+async def test_CLU_1_what_a_caller_lets_go_or_gives_credit_for_is_told_to_the_nodes_that_have_it() -> None:
+    door = Taking()
+    stream = stream_to(door)
+    told: list[dispatch_pb2.DispatchStreamRequest] = []
+    stream._branches = SimpleNamespace(  # type: ignore[assignment]
+        tell_all=lambda frame: told.append(dispatch_pb2.DispatchStreamRequest.FromString(frame))
+    )
+    stream.handle(dispatch_pb2.DispatchStreamRequest(credits=[dispatch_pb2.ReaderCredit(task_id="far", bytes=5)]))
+    stream.handle(dispatch_pb2.DispatchStreamRequest(unsubscribes=[dispatch_pb2.Unsubscribe(task_id="far")]))
+    assert [(one.task_id, one.bytes) for frame in told for one in frame.credits] == [("far", 5)]
+    assert [one.task_id for frame in told for one in frame.unsubscribes] == ["far"]

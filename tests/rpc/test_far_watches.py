@@ -1,16 +1,19 @@
 """Watches and figures of all nodes at any of them (REG-9, CLU-1)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from agentreach.v1 import registry_pb2
-from reach.rpc.merged_watches import AgentMerge, read_cursor
-from reach.rpc.watches import HERE, Lost, StartAnew
+from agentreach.v1 import event_pb2, ops_pb2, registry_pb2
+from reach.rpc import watches
+from reach.rpc.merged_watches import AgentMerge, TaskMerge, read_cursor
+from reach.rpc.watches import HERE, FanIn, Lost, StartAnew
+from reach.runtime.ownership import Peer, Static
 from tests.rpc.nodes import Cluster, agent_of, owned, spec, until
 from tests.rpc.peers import TIMEOUT, kind_of, pb, unique
 from tests.rpc.shared_nodes import SharedCluster, owned_by, shared_cluster
@@ -217,3 +220,71 @@ async def test_who_resumes_where_one_node_cannot_gets_all_anew():
     assert (merge.request("a").cursor, merge.request(HERE).cursor) == ("a1", "b2")
     with pytest.raises(StartAnew):
         merge.take("a", answer("x", reset=True))
+
+
+def tasks_of(*nodes: str) -> TaskMerge:
+    return TaskMerge(ops_pb2.WatchTasksRequest(), "a", nodes)
+
+
+def event(task_id: str) -> bytes:
+    return ops_pb2.WatchTasksResponse(events=[event_pb2.TaskEvent(task_id=task_id)]).SerializeToString()
+
+
+async def test_CLU_1_a_watch_of_tasks_begins_when_all_nodes_watch_and_tells_what_came_meanwhile():
+    merge = tasks_of("b", "c")
+    assert merge.take(HERE, b"") == []
+    assert merge.take("b", event("early")) == []
+    first, *rest = merge.take("c", b"")
+    assert list(first.lost_nodes) == []
+    assert [one.task_id for told in rest for one in told.events] == ["early"]
+    assert merge.take("b", b"") == [], "what says nothing is not told"
+    assert [one.task_id for told in merge.take("b", event("late")) for one in told.events] == ["late"]
+
+
+async def test_CLU_1_a_watch_of_tasks_names_who_is_silent_and_who_is_lost():
+    merge = tasks_of("b", "c", "d")
+    assert merge.take(HERE, b"") == []
+    assert merge.take("c", Lost(False)) == []
+    assert merge.take("b", event("early")) == []
+    told = merge.take(HERE, None)
+    assert [list(one.lost_nodes) for one in told] == [["d"], ["c"], []]
+    assert merge.take("c", Lost(True)) == [], "it was named already"
+    assert [list(one.lost_nodes) for one in merge.take("b", Lost(False))] == [["b"]]
+    merge = tasks_of("b")
+    merge.take(HERE, b"")
+    assert [list(one.lost_nodes) for one in merge.take("b", Lost(False))] == [[], ["b"]], "it need not be waited for"
+
+
+async def test_CLU_1_a_watch_of_agents_names_who_is_silent_and_who_is_lost():
+    merge = AgentMerge(registry_pb2.WatchAgentsRequest(), "a", ["b", "c"])
+    merge.take(HERE, answer("x", reset=True, in_sync=True, cursor="a1"))
+    (lost,) = merge.take("b", Lost(False))
+    assert (list(lost.lost_nodes), lost.in_sync) == (["b"], False)
+    (told,) = merge.take(HERE, None)
+    assert (list(told.lost_nodes), told.in_sync) == (["c"], True), "it begins without them, and says so"
+    assert read_cursor(told.cursor) == {"a": "a1"}
+    merge = AgentMerge(registry_pb2.WatchAgentsRequest(cursor=told.cursor), "a", ["b", "c"])
+    assert merge.request(HERE).cursor == "", "a cursor without the part of a node leaves nothing out: all is told anew"
+    merge = AgentMerge(registry_pb2.WatchAgentsRequest(), "a", ["b"])
+    merge.take(HERE, answer("x", reset=True, in_sync=True, cursor="a1"))
+    (lost,) = merge.take("b", Lost(False))
+    assert (list(lost.lost_nodes), lost.in_sync) == (["b"], True)
+
+
+async def test_CLU_1_a_watch_does_not_wait_for_a_node_that_says_nothing_at_all(monkeypatch):
+    """It is connected, and stands still: after a moment it is named, and the others are told of."""
+    monkeypatch.setattr(watches, "FIRST_SECONDS", 0.01)
+
+    async def here(request: Any) -> AsyncIterator[Any]:
+        yield ops_pb2.WatchTasksResponse()
+        await asyncio.Event().wait()
+
+    async def there(request: Any, where: Any) -> AsyncGenerator[bytes, None]:
+        await asyncio.Event().wait()
+        yield b""
+
+    owners: Any = Static("a", {"b": Peer("b", "b:1")})
+    async with asyncio.timeout(TIMEOUT), aclosing(FanIn(owners, here, there, tasks_of("b")).messages()) as messages:
+        async for message in messages:
+            assert list(message.lost_nodes) == ["b"]
+            break

@@ -84,6 +84,23 @@ async def test_CLU_6_another_protocol_is_refused_in_words(nodes, version):
     assert repr(version) in text
 
 
+METHODS = [method.name for method in peer_pb2.DESCRIPTOR.services_by_name["PeerService"].methods]
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_CLU_6_another_protocol_is_refused_by_each_method_and_so_is_who_proves_nothing(nodes, method):
+    described = peer_pb2.DESCRIPTOR.services_by_name["PeerService"].methods_by_name[method]
+    kind = (
+        f"{'stream' if described.client_streaming else 'unary'}_{'stream' if described.server_streaming else 'unary'}"
+    )
+    async with channel_to(nodes, "old") as channel:
+        make: Any = getattr(channel, kind)(f"/{described.containing_service.full_name}/{method}", None, None)
+        given = () if described.client_streaming else (b"",)
+        for metadata, expected in ((newer(nodes, "2.0"), "VERSION_NOT_SUPPORTED"), ((), "UNAUTHENTICATED")):
+            call = make(*given, metadata=metadata, timeout=TIMEOUT)
+            assert (await refusal(call))[1] == expected
+
+
 async def test_CLU_6_callers_of_a_node_that_is_not_understood_are_told(nodes, monkeypatch, caplog):
     """The node that is too new says why in its log, once; what it cannot bring anywhere is UNAVAILABLE."""
     monkeypatch.setattr(peer_version, "VERSION", "2.0")

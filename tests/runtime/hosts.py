@@ -9,6 +9,7 @@ from agentreach.v1 import task_pb2
 from reach.core.model import Fault, Task
 from reach.core.stream import Interest, Reader
 from reach.runtime.clock import Clock
+from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.host import Host
 from reach.runtime.loading import restore
 from reach.runtime.reach_api import Reach
@@ -138,6 +139,9 @@ class Shell:
     def refused(self, reader: Any, fault: Fault | None = None) -> None:
         fault = fault if fault is not None else reader
         self.said.append((id(reader), "refused", fault.reason if fault is not None else None))
+
+    def elsewhere(self, reader: Reader, task_id: str, spec: bytes, where: Elsewhere) -> None:
+        self.said.append((id(reader), "elsewhere", (where.peer.node_id, bool(spec))))
 
     def events(self, reader: Reader, task: Task, events: list[Any]) -> None:
         told = [(number, kind.name, (data.first, data.last) if kind.name == "GAP" else None)

@@ -10,76 +10,24 @@ import pytest
 
 from agentreach.v1 import agent_pb2
 from reach.core import events as ev
-from reach.core.directory import UNRESOLVED
 from reach.core.model import FIRST_TERMINAL, PoolKey, TaskState
-from reach.core.placement import SHARDS, shard_of
+from reach.core.placement import shard_of
 from reach.core.stream import Interest
 from reach.errors import Reason
-from reach.runtime.claims import SURE_MS, Claims
-from reach.runtime.clock import Clock
+from reach.runtime.claims import SURE_MS
 from reach.runtime.moving import take
-from reach.runtime.ownership import Peer, Static
-from reach.runtime.patience import LOOK_SECONDS
-from reach.store.memory_shared import MemoryNode, MemoryShared
 from reach.wire.agents import read_registration
-from tests.runtime.hosts import TENANT, Shell
+from tests.runtime.claiming import ALL, Link, Node, two_nodes
+from tests.runtime.hosts import TENANT
 
-ALL = range(SHARDS)
 NOBODY = shard_of(PoolKey(TENANT, "nobody"))
 MOVED = ("refused", Reason.OWNER_UNAVAILABLE)
 
 
-class Leaping(Clock):
-    """The real one, which the test may set ahead."""
-
-    ahead_ms = 0
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self.ahead_ms
-
-
-class Node(Shell):
-    """A host that owns what it claimed."""
-
-    def __init__(self, shared: MemoryShared) -> None:
-        self.store = MemoryNode(shared)
-        self.clock = Leaping()
-        super().__init__(self.store, self.clock)  # type: ignore[arg-type]
-        self.claims = Claims(self.host, self.store)
-        self._running: asyncio.Task[None] | None = None
-
-    async def own(self, shards: Any) -> None:
-        """Claims until it owns just these."""
-        self.claims.wish(shards)
-        if self._running is None:
-            self._running = asyncio.create_task(self.claims.run())
-        while not self.claims._settled.is_set():
-            await self.settle(2)
-            if self._running.done():
-                self._running.result()
-
-    async def confirm(self) -> None:
-        """Lets it look after what it owns."""
-        self.claims._stirred.set()
-        await self.settle()
-
-    async def stop(self) -> None:
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
-        self.clock.ahead_ms = 0
-        self.claims._confirmed_ms = self.clock.now_ms()
-        await super().stop()
-
-
 @pytest.fixture
 async def nodes() -> AsyncIterator[tuple[Node, Node]]:
-    shared = MemoryShared()
-    both = Node(shared), Node(shared)
-    await both[0].own(ALL)
-    yield both
-    for node in both:
-        await node.stop()
+    async with two_nodes() as both:
+        yield both
 
 
 async def test_CLU_3_what_waits_goes_on_with_the_new_owner(nodes: tuple[Node, Node]) -> None:
@@ -225,72 +173,6 @@ async def test_CLU_2_who_may_have_left_the_cluster_takes_nothing_back(nodes: tup
     assert one.claims.owned == frozenset(ALL) - {NOBODY}, "and keeps the others"
 
 
-async def test_CLU_4_a_node_in_doubt_takes_nothing_and_lets_callers_wait(nodes: tuple[Node, Node]) -> None:
-    one, _ = nodes
-    one.store.cut_off = True
-    one.clock.ahead_ms = SURE_MS + 500
-    reader, gone = one.submit("t", Interest.EVENTS), one.submit("gone", Interest.EVENTS)
-    await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked, in vain
-    assert one.heard(reader) == []
-    assert (TENANT, "t") not in one.host.tasks
-    one.reach.unsubscribe(gone, TENANT, "gone")
-    one.store.cut_off = False
-    await one.confirm()
-    await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked
-    await one.settle()
-    assert one.heard(reader)[0] == ("accepted", False)
-    assert (TENANT, "gone") not in one.host.tasks, "its caller has left before it was taken"
-
-
-async def test_CLU_4_without_the_store_durable_work_is_refused_after_five_seconds(nodes: tuple[Node, Node]) -> None:
-    one, _ = nodes
-    one.store.cut_off = True
-    one.clock.ahead_ms = SURE_MS + 500
-    reader = one.submit("t", Interest.EVENTS)
-    one.clock.ahead_ms += 4_800
-    await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked, in vain
-    assert one.heard(reader) == []
-    one.clock.ahead_ms += 300
-    await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked
-    assert one.heard(reader) == [("refused", Reason.STORE_UNAVAILABLE)]
-    one.store.cut_off = False
-    await one.confirm()
-    again = one.submit("t", Interest.EVENTS)
-    await one.settle()
-    assert one.heard(again)[0] == ("accepted", False)
-
-
-class Link:
-    """An agent that does one task, and says so when it is told to."""
-
-    tenant = TENANT
-
-    def __init__(self) -> None:
-        self.instance: Any = None
-        self.offers: list[tuple[Any, int]] = []
-        self.acknowledged: list[int] = []
-        self.reopened = 0
-        self.unknown: list[Any] = []
-
-    def welcome(self, effect: Any) -> None:
-        self.instance = effect.instance
-        self.unknown += effect.unknown
-
-    def offer(self, task: Any, instance: Any, traceparent: str, context: bytes = b"") -> None:
-        self.offers.append((task, task.attempt))
-
-    def acknowledge(self, tenant: str, task_id: str, attempt: int) -> None:
-        self.acknowledged.append(attempt)
-
-    def reopen(self) -> None:
-        self.reopened += 1
-
-    def stop(self, *_: Any) -> None: ...
-
-    def refuse(self, *_: Any) -> None:
-        raise AssertionError("what an agent says of work that goes on elsewhere is not refused: it would stop it")
-
-
 def attach(node: Node, running: list[tuple[str, str, int, int]]) -> Link:
     link = Link()
     registration = agent_pb2.Registration(agent_id="nobody", boot_id="boot", instance_id="one", ready=True)
@@ -417,30 +299,6 @@ async def test_CLU_2_what_is_owned_is_confirmed_also_while_a_shard_is_on_its_way
             await one.settle(2)
             await asyncio.sleep(0.001)  # the writer is a thread
     assert one.claims.owned == frozenset(ALL)
-
-
-async def test_CLU_1_a_task_comes_to_a_node_that_was_overtaken_as_it_sent_it_there_itself(
-    nodes: tuple[Node, Node],
-) -> None:
-    """Found by the simulation: it held the task to be on its way for ever, and never took it in."""
-    one, two = nodes
-    there, shard = PoolKey(TENANT, "nobody"), shard_of(PoolKey(TENANT, UNRESOLVED))
-    one.submit("t", Interest.OUTCOME, capability="x")
-    await one.settle()
-    task = one.host.tasks[TENANT, "t"]
-    one.claims._wished = frozenset(ALL) - {shard}
-    await two.own([shard])
-    one.host.departures.depart(task.pool, task, there, task.requirement)
-    await one.settle()
-    assert shard not in one.claims.owned
-    owners = two.host.owners = Static("two", {"one": Peer("one", "")})
-    for number in ALL:
-        owners.give(number, "two" if number == shard else "one")
-    again = two.host.tasks[TENANT, "t"]
-    two.host.departures.depart(again.pool, again, there, again.requirement)
-    await two.settle()
-    await one.confirm()
-    assert one.host.tasks[TENANT, "t"].pool.key == there
 
 
 async def test_CLU_2_what_an_agent_registers_with_a_new_owner_is_newer(nodes: tuple[Node, Node]) -> None:

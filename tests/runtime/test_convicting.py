@@ -10,6 +10,7 @@ import pytest
 
 from reach.cluster.base import NodeInfo
 from reach.cluster.single import Memory, SingleCluster
+from reach.runtime import convicting
 from reach.runtime.convicting import Convictions, refuses_connections
 from reach.runtime.ownership import Peer
 
@@ -64,6 +65,15 @@ async def test_CLU_3_silence_and_a_broken_link_alone_prove_nothing(scene, answer
     assert await scene.look()
 
 
+async def test_CLU_3_who_is_looked_at_is_not_looked_at_twice(scene):
+    scene.answers = [True]
+    for _ in range(3):  # all links to a process break at once
+        scene.convictions.suspect(DEAD)
+    assert len(scene.convictions._looking) == 1
+    await asyncio.gather(*scene.convictions._looking.values())
+    assert scene.asked == ["b:1"]
+
+
 async def test_CLU_3_another_process_of_that_name_is_not_meant(scene):
     scene.answers = [True]
     assert await scene.look(Peer("b", "elsewhere:1"))
@@ -93,3 +103,23 @@ async def test_CLU_3_what_a_machine_says_of_an_address():
     assert await refuses_connections(f"127.0.0.1:{port}") is True
     assert await refuses_connections("127.0.0.1") is None
     assert await refuses_connections("no.such.host.invalid:1") is None
+
+
+async def test_CLU_3_a_machine_that_says_nothing_has_not_refused(monkeypatch):
+    """It may be a cut line, seen from one side."""
+
+    async def nothing(host: str, port: int) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(convicting, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(asyncio, "open_connection", nothing)
+    assert await refuses_connections("10.0.0.1:1") is None
+
+
+async def test_CLU_3_no_more_processes_are_remembered_than_so(scene, monkeypatch):
+    monkeypatch.setattr(convicting, "PROCESSES", 2)
+    scene.answers = [True]
+    for boot in ("one", "two", "three"):
+        await scene.other.membership.join(NodeInfo("b", boot, "b:1"))
+        assert not await scene.look()
+    assert list(scene.convictions._convicted) == [("b", "two"), ("b", "three")]

@@ -22,8 +22,8 @@ from reach.runtime.member import Member, Record, read
 from reach.runtime.ownership import NOBODY
 from reach.store.memory_shared import MemoryShared
 from reach.wire.agents import read_registration
+from tests.runtime.claiming import Link, Node
 from tests.runtime.hosts import TENANT
-from tests.runtime.test_claims import Link, Node
 
 WORKER = PoolKey(TENANT, "worker")
 

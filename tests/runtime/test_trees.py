@@ -263,3 +263,44 @@ async def test_DLV_11_a_tree_that_is_a_ring_ends_too():
     assert shell.states("a", "b") == ["CANCELLED", "CANCELLED"]
     assert shell.states("self") == ["PENDING"]
     await shell.stop()
+
+
+async def test_DLV_11_other_nodes_are_told_of_a_cancel_and_told_again(monkeypatch):
+    """What was asked for may be at any of them, and come to one of them a little later."""
+    monkeypatch.setattr(trees, "LOOKS_S", (0.01,))
+    shell = Trees()
+    told: list[tuple[str, bool]] = []
+    shell.host.trees.tell = lambda key, mark: told.append((key[1], mark))
+    shell.child("r")
+    shell.child("a", "r", "r")
+    await shell.settle()
+    shell.cancel("r", "")
+    await shell.settle()
+    assert told == [("a", True), ("r", True)], "what the child asked for may be at a third node"
+    await asyncio.sleep(0.05)  # it has looked again
+    assert told[2:] == [("r", True)]
+    shell.host.trees.cancel((TENANT, "unknown"))
+    assert told[3:] == [("unknown", False)], "its children may be elsewhere, itself nowhere"
+    await shell.stop()
+
+
+@pytest.mark.parametrize("mark", [True, False])
+async def test_DLV_11_what_another_node_cancels_is_cancelled_here_and_refused_from_then_on(mark):
+    shell = Trees()
+    told: list[tuple[str, bool]] = []
+    shell.host.trees.tell = lambda key, mark: told.append((key[1], mark))
+    shell.host.trees._fine[TENANT, "r"] = b""
+    shell.child("a", "r", "r")
+    shell.child("b", "a", "r")
+    await shell.settle()
+    assert shell.states("a", "b") == ["PENDING", "PENDING"]
+    shell.host.trees.cancelled_elsewhere((TENANT, "r"), mark=mark)
+    await shell.settle()
+    assert shell.states("a", "b") == ["CANCELLED", "CANCELLED"]
+    assert told == [("a", True), ("b", True)]
+    late = shell.child("late", "r", "r")
+    await shell.settle()
+    expected = ("refused", Reason.PARENT_CANCELLED) if mark else ("accepted", False)
+    assert shell.heard(late) == [expected]
+    assert ((TENANT, "r") in shell.host.trees._fine) is not mark, "what was known of it holds no longer"
+    await shell.stop()

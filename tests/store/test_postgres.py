@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
+from reach.core.rows import MoveRow
+from reach.store import postgres as postgres_journal
 from reach.store import postgres_read
 from reach.store.base import StoreBroken, StoreUnavailable
 from reach.store.migrations.postgres import NEWEST
@@ -129,6 +131,18 @@ def test_M11_one_taken_id_in_a_batch_of_fifty_takes_only_its_own_row(node):
     batch = [task(row, "same" if row == 77 else "") for row in range(51, 101)]
     assert one.commit(writes(tasks=batch)) == [77]
     assert len(one.load_shards(range(64)).tasks) == 50
+
+
+def test_HAZARDS_1_no_more_bytes_of_arrivals_are_read_at_a_time_than_so_and_one(node, monkeypatch):
+    """They have the time of a commit; and the first one is read however large it is."""
+    first, second = node(), node()
+    first.claim([1])
+    second.claim([2])
+    first.commit(writes(tasks=[task(row, shard=1, spec=b"x" * 1_000) for row in range(1, 6)]))
+    first.commit(writes(moves=[MoveRow(row, 1, 2, "owner", "translator", 1, 1) for row in range(1, 6)]))
+    for bound, read in ((500, [1]), (1_500, [1, 2]), (2_000, [1, 2]), (1 << 20, [1, 2, 3, 4, 5])):
+        monkeypatch.setattr(postgres_journal, "ARRIVED_BYTES", bound)
+        assert [one.task.row for one in second.arrived([], 100)] == read
 
 
 def test_a_statement_that_waits_too_long_is_told_and_sent_again(node, address):

@@ -1,0 +1,191 @@
+"""Calls at another node on one connection: what ends one of them, and what becomes of the others (CLU-1, F4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import grpc
+import pytest
+
+from agentreach.internal.v1 import peer_pb2, peer_pb2_grpc
+from reach.core.model import PoolKey
+from reach.errors import ResourceExhausted, Unavailable
+from reach.rpc import peers as peers_module
+from reach.rpc.peer_messages import Unreachable, pool_name, unavailable
+from reach.rpc.peer_secret import PeerSecret
+from reach.rpc.peers import Peers
+from reach.rpc.tunnel import Tunnel
+from reach.runtime.elsewhere import Elsewhere
+from reach.runtime.ownership import Peer, Static
+from reach.wire.status import status_of
+from tests.rpc.nodes import SECRET, until
+from tests.rpc.peers import TIMEOUT
+
+pytestmark = pytest.mark.asyncio
+POOL = PoolKey("acme", "echo")
+
+
+class Far(peer_pb2_grpc.PeerServiceServicer):
+    """Another node, whose calls end as their methods say."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.waiting = 0
+        self.cancelled = 0
+        self.server = grpc.aio.server()
+        peer_pb2_grpc.add_PeerServiceServicer_to_server(self, self.server)
+        self.peer = Peer("far", f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}")
+
+    async def Call(self, request: peer_pb2.CallRequest, context: Any) -> AsyncIterator[peer_pb2.CallResponse]:
+        match request.method:
+            case "waits":
+                yield peer_pb2.CallResponse(message=b"first")
+                await self._wait()
+                yield peer_pb2.CallResponse(message=b"second")
+            case "has no owner":
+                await context.abort_with_status(status_of(unavailable("it is changing hands")))
+            case "is cut":
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+            case "is elsewhere":
+                yield peer_pb2.CallResponse(misplaced=True, pool=pool_name(POOL))
+
+    async def Locate(self, request: peer_pb2.LocateRequest, context: Any) -> peer_pb2.LocateResponse:
+        await self._wait()
+        return peer_pb2.LocateResponse(here=True)
+
+    async def Link(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no test needs it")
+
+    async def TellSessions(self, request: Any, context: Any) -> peer_pb2.TellSessionsResponse:
+        return peer_pb2.TellSessionsResponse()
+
+    async def _wait(self) -> None:
+        self.waiting += 1
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+
+def peers_of(far: Far) -> Peers:
+    services: Any = SimpleNamespace(host=Mock())
+    owners = Static("here", {"far": far.peer})
+    return Peers(services, owners, PeerSecret(SECRET, "here", lambda: 0))
+
+
+@pytest.fixture
+async def far() -> AsyncIterator[Far]:
+    made = Far()
+    await made.server.start()
+    yield made
+    made.go_on.set()
+    await made.server.stop(0)
+
+
+@pytest.fixture
+async def peers(far: Far) -> AsyncIterator[Peers]:
+    made = peers_of(far)
+    yield made
+    await made.stop()
+
+
+async def all_of(peers: Peers, far: Far, method: str) -> list[bytes]:
+    async with asyncio.timeout(TIMEOUT):
+        return [answer async for answer in peers.call(far.peer, peer_pb2.CallRequest(method=method), None)]
+
+
+async def waits(peers: Peers, far: Far) -> asyncio.Task[list[bytes]]:
+    """A call that is open at the other node."""
+    before = far.waiting
+    call = asyncio.create_task(all_of(peers, far, "waits"))
+    await until(lambda: far.waiting > before)
+    return call
+
+
+async def test_CLU_1_a_node_that_says_that_an_owner_is_missing_is_there_for_all_other_calls(far, peers):
+    """It is its own word, not one of the way there: the connection is as good as it was."""
+    other = await waits(peers, far)
+    connection = peers.connection(far.peer)
+    with pytest.raises(Unreachable):
+        await all_of(peers, far, "has no owner")
+    with pytest.raises(Elsewhere) as told:
+        await all_of(peers, far, "is elsewhere")
+    assert told.value.pool == POOL
+    assert peers.connection(far.peer) is connection
+    far.go_on.set()
+    assert await other == [b"first", b"second"]
+    assert connection.calls == 0
+
+
+async def test_F4_a_connection_that_fails_is_given_up_and_the_calls_on_it_end_and_do_not_hang(far, peers):
+    """Who waits on it is told that there is no answer, and asks again: not that somebody has cancelled it."""
+    other, located = await waits(peers, far), asyncio.create_task(peers.has(far.peer, "acme", "t"))
+    await until(lambda: far.waiting == 2)
+    connection = peers.connection(far.peer)
+    with pytest.raises(Unreachable):
+        await all_of(peers, far, "is cut")
+    assert peers.connection(far.peer) is not connection
+    with pytest.raises(Unreachable, match="given up"):
+        await asyncio.wait_for(other, TIMEOUT)
+    with pytest.raises(OSError, match="given up"):
+        await asyncio.wait_for(located, TIMEOUT)
+    assert connection.calls == 0
+    far.go_on.set()
+    assert await all_of(peers, far, "waits") == [b"first", b"second"], "the next connection serves"
+
+
+async def test_F4_who_is_asked_to_stop_as_it_waits_for_another_node_stops(far, peers):
+    """And so does what it asked for there."""
+    call, located = await waits(peers, far), asyncio.create_task(peers.has(far.peer, "acme", "t"))
+    await until(lambda: far.waiting == 2)
+    for one in (call, located):
+        one.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await one
+    await until(lambda: far.cancelled == 2)
+
+
+async def test_F4_a_node_that_is_gone_is_unreachable_and_its_connection_made_anew(far, peers):
+    await far.server.stop(0)
+    connection = peers.connection(far.peer)
+    with pytest.raises(Unreachable):
+        await all_of(peers, far, "waits")
+    assert peers.connection(far.peer) is not connection
+
+
+async def test_CLU_1_no_more_calls_are_open_at_one_node_than_a_connection_holds(far, peers, monkeypatch):
+    monkeypatch.setattr(peers_module, "CALLS", 2)
+    open_ = [await waits(peers, far), await waits(peers, far)]
+    with pytest.raises(ResourceExhausted):
+        await all_of(peers, far, "is elsewhere")
+    far.go_on.set()
+    assert await asyncio.gather(*open_) == [[b"first", b"second"]] * 2
+    with pytest.raises(Elsewhere):
+        await all_of(peers, far, "is elsewhere")
+
+
+async def test_CLU_1_a_part_of_a_call_that_nobody_answers_is_unavailable(far, peers):
+    for method in ("has no owner", "is elsewhere", "is cut", "says nothing"):
+        with pytest.raises(Unavailable):
+            await peers.bring(Elsewhere(far.peer), method, peer_pb2.LocateRequest(), Mock(spec_set=SOMEBODY, **WHO))
+
+
+WHO = {"tenant": "acme", "app_id": "", "scopes": frozenset(), "key_id": ""}
+SOMEBODY = list(WHO)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_CLU_3_only_a_node_that_had_answered_is_looked_after_when_its_link_breaks(far, peers, answered):
+    """Who never was there may not be there yet."""
+    broken: list[Peer] = []
+    peers.on_broken = broken.append
+    tunnel = Tunnel(peers, peers.connection(far.peer))
+    if answered:
+        tunnel.answered.set()
+    tunnel._break(None)
+    assert broken == [far.peer] * answered
