@@ -101,11 +101,12 @@ class RemoteLinks:
                 self._links.pop(hello.link, None)
                 self._instances.pop(hello.link, None)
                 self._stream.refuse(hello.link, None, fault, closed=True)
-            elif pool is not None and hello.link not in self._returned:
-                self._returned.add(hello.link)
+                continue
+            is_first = hello.link not in self._returned
+            self._returned.add(hello.link)
+            if pool is not None and is_first:
                 self._stream.hello(hello)  # at once, for somebody knows where it belongs
             else:
-                self._returned.add(hello.link)
                 self._stream.say(resync=True)
 
     def _anew(self) -> None:
