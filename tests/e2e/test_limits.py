@@ -106,23 +106,30 @@ def test_C1_progress_keeps_an_attempt(server, plain, start_agents, log):
 
 
 def test_C1_lease_is_extended_by_a_unary_call(server, plain, start_agents, log):
-    """An agent that cannot stream progress says so by ExtendLease: it counts as progress."""
+    """An agent that cannot stream progress says so by ExtendLease: it counts as progress.
+
+    The attempt that runs is extended, whichever it is, since a busy machine may hold this process for longer than an
+    attempt may be silent. None would end well without it: each runs for longer than that.
+    """
     (agent,) = start_agents(1)
     plain.dispatch(spec("sleep", {"seconds": 4}, "task", timeouts=timeouts(silence=1.5, start_to_close=30)))
     eventually(lambda: begins(log), "it runs")
     boot = plain.agents()[agent.instance()].registration.boot_id
-    reporter = result_pb2.Reporter(instance_id=agent.instance(), boot_id=boot)
-    request = result_pb2.ExtendLeaseRequest(reporter=reporter)
-    request.key.task_id, request.key.attempt = "task", 1
-    while plain.get("task").state == task_pb2.TASK_STATE_RUNNING:
+    request = result_pb2.ExtendLeaseRequest(reporter=result_pb2.Reporter(instance_id=agent.instance(), boot_id=boot))
+    request.key.task_id = "task"
+    extended = 0
+    while not (task := plain.get("task")).HasField("result"):
+        request.key.attempt = task.attempts[-1].number if task.attempts else 1
         try:
             assert plain.call(plain.results.ExtendLease, request).lease.ToMilliseconds() > 1_000
+            extended += 1
         except grpc.RpcError:
-            assert plain.get("task").state == SUCCEEDED
+            assert plain.get("task").state != task_pb2.TASK_STATE_RUNNING, "refused only where it is over by now"
         time.sleep(0.4)
     result = plain.result("task")
-    assert (result.state, result.attempts, len(begins(log)["task"])) == (SUCCEEDED, 1, 1)
-    request.key.attempt = 2
+    assert (result.state, len(begins(log)["task"])) == (SUCCEEDED, result.attempts)
+    assert extended >= 4
+    request.key.attempt = result.attempts + 1
     with refused("STALE_ATTEMPT"):
         plain.call(plain.results.ExtendLease, request)
 
