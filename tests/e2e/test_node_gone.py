@@ -7,8 +7,10 @@ import os
 import time
 from functools import partial
 
+import grpc
 import pytest
 
+from agentreach.v1 import cluster_pb2, ops_pb2_grpc
 from reach import Client
 from reach.core.model import PoolKey
 from reach.core.placement import SHARDS, shard_of
@@ -114,3 +116,27 @@ async def test_CLU_3_a_pool_whose_owner_dies_is_served_elsewhere(nodes: Nodes, l
     tell_times("all shards are owned again", owned)
     tell_times("the pool is served again", served)
     assert max(served) <= TTL + 2
+
+
+def leads(node: Node) -> bool:
+    """Whether a node says that it leads, now."""
+    with grpc.insecure_channel(node.address) as channel:
+        answer = ops_pb2_grpc.OpsServiceStub(channel).GetNode(cluster_pb2.GetNodeRequest(), timeout=DEADLINE)
+    return answer.node.term > 0
+
+
+@pytest.mark.timeout(60 + 40 * ROUNDS)
+def test_CLU_3_a_leader_that_is_killed_is_followed_by_another(nodes: Nodes):
+    """Its lease is ended by those who see its machine refuse connections."""
+    took: list[float] = []
+    for _ in range(ROUNDS):
+        victim = eventually(lambda: next(filter(leads, nodes.all.values()), None), "there is a leader")
+        rest = [node for node in nodes.all.values() if node is not victim]
+        killed_at = time.monotonic()
+        victim.kill()
+        eventually(lambda: any(map(leads, rest)), "another leads")  # noqa: B023 - called at once
+        took.append(time.monotonic() - killed_at)
+        victim.start()
+        nodes.settle()
+    tell_times("another leads", took)
+    assert max(took) <= TTL + 1

@@ -47,6 +47,7 @@ class NodeProcess(Process):
         self._world = loop
         self._undone: list[Due] = []
         """What it had to do when it had died: for its burial."""
+        self._buried = False
 
     def call_soon(self, callback: Callback, *arguments: Any, context: Context | None = None) -> Due:
         """See AbstractEventLoop."""
@@ -76,6 +77,8 @@ class NodeProcess(Process):
         task: asyncio.Task[Any] = asyncio.Task(work, loop=self, name=name, context=context)  # type: ignore[arg-type]
         self._coroutines[task] = None
         task.add_done_callback(lambda done: self._coroutines.pop(done, None))
+        if self._buried:
+            task.cancel()  # what ends may begin something new
         return task
 
     def run_in_executor(self, executor: Executor, function: Callback, *arguments: Any) -> asyncio.Future[Any]:
@@ -114,6 +117,7 @@ class NodeProcess(Process):
 
     def bury(self) -> None:
         """When nobody looks any more: lets all its coroutines end, so that none is torn off where it stands."""
+        self._buried = True
         self.dead = False
         self.paused_until = 0.0
         undone, self._undone = [*self._undone, *self._late], []
