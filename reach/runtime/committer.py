@@ -144,6 +144,13 @@ class Committer:
         except RuntimeError:  # the loop is closed: the process is ending
             log.debug("nobody is left to hear of the last commit")
 
+    def may_undo(self, row: int) -> bool:
+        """Whether the journal may still say that another task has the id of the one of this row. For one that came
+        from the journal that may be a false alarm."""
+        pending = self._open_writes
+        tasks = pending.tasks if pending is not None and pending.tasks else self._writes.tasks
+        return not row or bool(tasks and row >= tasks[0].row)
+
     def forget(self, shards: Collection[int]) -> None:
         """These shards are not this node's any more: what is still to be written for them is not to be. Called before
         they are claimed anew. A batch that is being written meanwhile goes on; what follows in the writer waits for

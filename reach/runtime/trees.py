@@ -194,9 +194,12 @@ class Trees:
             key = (task.tenant, name)
             if not name or name == task.task_id:
                 continue
-            if self._is_open(key):
+            known = self._host.tasks.get(key)
+            if known is not None and not known.volatile and self._host.committer.may_undo(known.row):
+                known = None  # it came again, perhaps: then the journal has it as it ended
+            if known is not None and known.state < FIRST_TERMINAL:
                 break
-            if key not in self._host.tasks and key not in self._fine:
+            if known is None and key not in self._fine:
                 names.append(key)
         return names
 

@@ -34,7 +34,7 @@ def host(**trials: Stage) -> Any:
 
 
 def drain(h: History, now: float = 0.0) -> None:
-    h.checker.fleet.drained("one", h.checker.fleet.orders("one"))
+    h.checker.fleet.drained("one", h.checker.fleet.drain_asked("one"))
     h.checker.now = lambda: now
 
 
@@ -71,12 +71,24 @@ def test_who_is_drained_has_its_sessions_for_a_while_and_all_again_once_that_is_
     h = History()
     drain(h, 4.9)
     h.write(tasks=[task_row()._replace(session="s")])
-    asked = h.checker.fleet.orders("one")
+    asked = h.checker.fleet.drain_asked("one")
     h.checker.fleet.undrained("one")
     h.checker.fleet.drained("one", asked)  # its word comes late
     h.write(tasks=[task_row(2)._replace(task_id="other")])
     assert KEY in h.checker.tasks
     assert h.checker.violations == []
+
+
+def test_who_is_drained_once_more_has_its_sessions_for_as_long_again() -> None:
+    h = History()
+    drain(h, 5.1)
+    asked = h.checker.fleet.drain_asked("one")
+    h.write(tasks=[task_row()._replace(session="s")])
+    assert h.checker.violations == []
+    h.checker.fleet.drained("one", asked)
+    h.checker.now = lambda: 10.2
+    h.write(tasks=[task_row(2)._replace(task_id="other", session="s")])
+    assert [one.name for one in h.checker.violations] == ["DRAINED_TAKES_NOTHING"]
 
 
 def test_what_was_decided_and_written_is_so_after_a_restart() -> None:

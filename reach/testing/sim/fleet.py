@@ -3,6 +3,7 @@ over a restart (RTE-9)."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agentreach.v1 import agent_pb2
@@ -43,18 +44,21 @@ class FleetTruth:
 
     # -- draining -----------------------------------------------------------------------------------------------------
 
-    def orders(self, instance_id: str) -> int:
-        """What was ordered of an instance so far, for `drained`."""
+    def drain_asked(self, instance_id: str) -> int:
+        """An operator asks to drain; returns what was ordered of the instance so far, for `drained`. Of one that is
+        drained already the later deadline counts, and from when, only the answer tells."""
+        if instance_id in self._drained:
+            self._drained[instance_id] = inf
         return self._orders.get(instance_id, 0)
 
     def drained(self, instance_id: str, orders: int) -> None:
         """The server says that an instance is drained; `orders`: when that was asked."""
-        if orders == self.orders(instance_id):  # else it may work again by now
+        if orders == self._orders.get(instance_id, 0):  # else it may work again by now
             self._drained[instance_id] = self._checker.now()
 
     def undrained(self, instance_id: str) -> None:
         """An operator asks that it may work again, or a new process of it begins."""
-        self._orders[instance_id] = self.orders(instance_id) + 1
+        self._orders[instance_id] = self._orders.get(instance_id, 0) + 1
         self._drained.pop(instance_id, None)
 
     def begun(self, key: TaskKey, number: int, instance_id: str) -> None:

@@ -230,7 +230,7 @@ class World(Scene):
         agent = self.random.choice(self.agents)
         if self.server.up:
             self.story.tell("world", "an operator drains {} for a while", agent.name)
-            orders = self.checker.fleet.orders(agent.name)
+            orders = self.checker.fleet.drain_asked(agent.name)
             self.server.drain("acme", agent.name, undo=False, then=partial(self._is_drained, orders))
             told: list[Any] = []
             self.loop.call_later(self.random.choice((0.5, 8.0)), self._undrain, agent, told)
