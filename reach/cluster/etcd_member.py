@@ -73,8 +73,8 @@ class EtcdMembership:
     @property
     def standing(self) -> Standing:
         """As of now, by the own clock."""
-        if self._info is None:
-            return Standing.OUT
+        if self._info is None or not self._joined_at:
+            return Standing.OUT  # who has not been there yet has lost nothing
         if self._replaced:
             return Standing.REPLACED
         if not self._lease or now_ms() >= self._held_until_ms or self._mirror.revision < self._joined_at:
@@ -131,6 +131,7 @@ class EtcdMembership:
     async def leave(self) -> None:
         """Goes at once."""
         lease, self._lease, self._info = self._lease, 0, None
+        self._joined_at = 0
         self._stirred.set()
         if lease:
             await self._revoke(lease)

@@ -39,3 +39,19 @@ async def test_CLU_2_who_joined_is_a_member_once_it_has_seen_what_happened_befor
     mirror.revision = 7
     standings.append(member.standing)
     assert standings == [Standing.LOST, Standing.MEMBER]
+
+
+async def test_CLU_2_who_has_not_joined_yet_has_not_lost_its_lease():
+    """Else each start of a node would be an alert."""
+    etcd: Any = Etcd()
+    member = EtcdMembership(etcd, Mirror(etcd, b"/reach/main/"), b"/reach/main/")
+    seen = []
+
+    async def txn(steps, conditions, try_s):
+        seen.append(member.standing)
+        return True, 7
+
+    etcd.txn = txn
+    await member.join(NodeInfo("a", "boot", "a:1"))
+    await member.leave()
+    assert [*seen, member.standing] == [Standing.OUT, Standing.OUT]
