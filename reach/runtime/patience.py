@@ -44,7 +44,7 @@ class Patience:
         self._host = host
         self._waiting: deque[_Waiting] = deque()
         self._whose: set[int] = set()
-        """Identities of those who wait: most who let go do not."""
+        """Identities of those who waited when it was looked last, and who came since: most who let go do not."""
         self._bytes = 0
         self._looking: asyncio.TimerHandle | None = None
 
@@ -74,7 +74,6 @@ class Patience:
     def let_go(self, whose: Any) -> None:
         """Nobody wants it any more."""
         if id(whose) in self._whose:
-            self._whose.discard(id(whose))
             gone = [one for one in self._waiting if one.whose is whose]
             self._waiting = deque(one for one in self._waiting if one.whose is not whose)
             self._bytes -= sum(one.size for one in gone)

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from reach.cluster.base import NodeInfo
+from reach.cluster.base import ClusterUnavailable, NodeInfo
 from reach.cluster.single import Memory, SingleCluster
 from reach.runtime import convicting
-from reach.runtime.convicting import Convictions, refuses_connections
+from reach.runtime.convicting import LOOKS_MS, Convictions, refuses_connections
 from reach.runtime.ownership import Peer
 
 DEAD = Peer("b", "b:1")
@@ -53,16 +53,55 @@ async def scene() -> AsyncIterator[Scene]:
     await made.other.stop()
 
 
-async def test_CLU_3_who_refuses_is_convicted(scene):
+async def test_CLU_3_who_refuses_is_convicted(scene, caplog):
     scene.answers = [False, True]  # what listens is closed a little later than the links
     assert not await scene.look()
     assert scene.asked == ["b:1", "b:1"]
+    assert "a node is dead" in caplog.text
 
 
-@pytest.mark.parametrize("answer", [None, False])
-async def test_CLU_3_silence_and_a_broken_link_alone_prove_nothing(scene, answer):
+async def test_CLU_3_a_process_that_lived_when_it_was_suspected_can_die_later(scene):
+    scene.answers = [False]
+    assert await scene.look()
+    scene.answers = [True]
+    assert not await scene.look()
+
+
+async def test_CLU_3_of_all_who_find_a_node_dead_one_says_so(scene, monkeypatch, caplog):
+    async def was_taken_out_before(node_id: str, boot: str) -> bool:
+        return False
+
+    monkeypatch.setattr(scene.here.membership, "convict", was_taken_out_before)
+    scene.answers = [True]
+    await scene.look()
+    assert "a node is dead" not in caplog.text
+
+
+async def test_CLU_3_a_node_that_stops_convicts_nobody_any_more(scene):
+    scene.answers = [False, True]
+    scene.convictions.suspect(DEAD)
+    await asyncio.sleep(0)  # it has looked once
+    async with asyncio.timeout(5):
+        await scene.convictions.stop()
+    assert "b" in scene.here.membership.nodes()
+
+
+@pytest.mark.parametrize(("answer", "looks"), [(None, 1), (False, len(LOOKS_MS))])
+async def test_CLU_3_silence_and_a_broken_link_alone_prove_nothing(scene, answer, looks):
+    """Who is silent once is not asked again: what a machine says that comes back is not of what broke."""
     scene.answers = [answer]
     assert await scene.look()
+    assert len(scene.asked) == looks
+
+
+async def test_CLU_3_a_dead_node_that_cannot_be_taken_out_is_left_to_its_lease(scene, monkeypatch, caplog):
+    async def fails(node_id: str, boot: str) -> bool:
+        raise ClusterUnavailable("no etcd", unknown=True)
+
+    monkeypatch.setattr(scene.here.membership, "convict", fails)
+    scene.answers = [True]
+    assert await scene.look()
+    assert "its lease will lapse" in caplog.text
 
 
 async def test_CLU_3_who_is_looked_at_is_not_looked_at_twice(scene):

@@ -82,17 +82,43 @@ async def test_CLU_4_what_waits_is_bounded_and_who_lets_go_leaves_its_place(
     assert one.heard(takes_it) == [], "there is room again, so it waits"
 
 
-async def test_CLU_4_who_lets_go_after_it_was_looked_at_is_not_brought(nodes: tuple[Node, Node]) -> None:
+@pytest.mark.parametrize("looked", [False, True])
+async def test_CLU_4_who_lets_go_before_or_after_it_was_looked_at_is_not_brought(
+    nodes: tuple[Node, Node], looked: bool
+) -> None:
     one, _ = nodes
     in_doubt(one)
-    gone = one.submit("gone", Interest.EVENTS)
-    await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked
+    gone, stays = one.submit("gone", Interest.EVENTS), one.submit("stays", Interest.EVENTS)
+    if looked:
+        await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked
     one.reach.unsubscribe(gone, TENANT, "gone")
     one.store.cut_off = False
     await one.confirm()
     await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked
     await one.settle()
+    assert one.heard(gone) == []
     assert (TENANT, "gone") not in one.host.tasks
+    assert one.heard(stays)[0] == ("accepted", False)
+    assert not one.reach.patience._whose, "nor is anybody remembered who waits no longer"
+
+
+@pytest.mark.parametrize("how", ["doubt", "held"])
+async def test_CLU_4_nobody_is_brought_while_the_store_is_away(nodes: tuple[Node, Node], how: str) -> None:
+    """Ten thousand may wait: each would be read, placed and refused anew, twenty times a second."""
+    one, _ = nodes
+    committer = one.host.committer
+    if how == "doubt":
+        in_doubt(one)
+    else:
+        one.store.cut_off = True
+        one.submit("held", Interest.EVENTS)
+        await one.settle()
+    assert (committer.held is not None, committer.doubt()) == (how == "held", how == "doubt")
+    told: list[int] = []
+    error = Unavailable("away", Reason.STORE_UNAVAILABLE)
+    assert one.reach.patience.takes(error, 1, 0, one, told.append, lambda fault: None)
+    await asyncio.sleep(3 * LOOK_SECONDS)  # it has looked
+    assert told == []
 
 
 async def test_CLU_4_five_seconds_are_counted_from_the_first_time(nodes: tuple[Node, Node]) -> None:
@@ -128,5 +154,10 @@ async def test_CLU_4_what_waits_as_the_node_ends_is_refused(nodes: tuple[Node, N
     one, _ = nodes
     in_doubt(one)
     reader = one.submit("t", Interest.OUTCOME)
-    one.reach.patience.stop()
+    waits = one.reach.patience
+    looking = waits._looking
+    assert looking is not None
+    waits.stop()
     assert one.heard(reader) == [("refused", Reason.STORE_UNAVAILABLE)]
+    assert looking.cancelled()
+    assert not waits._waiting
