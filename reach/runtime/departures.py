@@ -34,13 +34,17 @@ ARRIVALS: Final = 1_000
 class Departed:
     """That a task goes to another shard is durable."""
 
-    __slots__ = ("key", "readers", "requirement", "task")
+    __slots__ = ("key", "requirement", "task")
 
     def __init__(self, task: Task, key: PoolKey, requirement: Requirement) -> None:
         self.task = task
         self.key = key
         self.requirement = requirement
-        self.readers = readers_of(task)
+
+    @property
+    def readers(self) -> list[Reader]:
+        """Who reads it still: some may have let go of it while its going was written."""
+        return readers_of(self.task)
 
 
 def readers_of(task: Task) -> list[Reader]:
@@ -123,7 +127,7 @@ class Departures:
             for reader in effect.readers:
                 let_go(reader)
             return
-        for reader in readers_of(task):
+        for reader in effect.readers:
             self._send_after(reader, task, where, b"")
         self.tell(where)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from agentreach.v1 import task_pb2
 from reach.core.directory import UNRESOLVED
-from reach.core.model import PoolKey, Task
+from reach.core.model import Fault, PoolKey, Task
 from reach.core.placement import shard_of
 from reach.core.stream import Interest, Reader
+from reach.errors import ErrorClass, Reason
+from reach.runtime.departures import readers_of
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.ownership import Peer, Static
 from reach.store.base import StoredTask
@@ -92,10 +95,14 @@ async def test_HAZARDS_1_what_leaves_is_not_brought_in_by_a_look_at_where_it_was
     elsewhere(one, THERE)
     here = shard_of(WAITING)
     departures = one.host.departures
+    told: list[Elsewhere] = []
+    departures.tell = told.append
     departures.looks()
     goes(one, task)
     assert departures.came(found(one, here)) == ([], []), "its going is not durable: it may be here, or not"
+    assert told == []
     await one.settle()
+    assert [(where.peer.node_id, where.pool) for where in told] == [("two", THERE)], "who owns its pool looks at once"
     assert one.said[-1][1:] == ("elsewhere", ("two", False)), "who waits for it goes after it"
     assert departures.came(found(one, here))[0] == [], "it has gone since that look began"
     departures.looks()
@@ -113,6 +120,58 @@ async def test_HAZARDS_1_what_is_lost_as_it_leaves_is_not_brought_in_by_that_loo
     assert departures.came(found(one, here))[0] == []
     departures.looks()
     assert len(departures.came(found(one, here))[0]) == 1, "and is not held to be on its way for ever"
+
+
+@pytest.mark.parametrize("how", ["it goes elsewhere", "its shard is lost", "another one of its id has come"])
+async def test_CLU_1_who_lets_go_of_a_task_while_its_going_is_written_hears_no_more_of_it(
+    nodes: tuple[Node, Node], how: str
+) -> None:
+    one, _ = nodes
+    task = await waiting(one)
+    (first,) = readers_of(task)
+    gone = one.subscribe("t", Interest.EVENTS)
+    await one.settle()
+    if how == "it goes elsewhere":
+        elsewhere(one, THERE)
+    goes(one, task)
+    one.reach.unsubscribe(gone, TENANT, "t")
+    for _ in range(5):
+        await asyncio.sleep(0)  # nothing is written yet
+    before = one.heard(gone)
+    if how == "its shard is lost":
+        one.claims._forget(frozenset(ALL))
+    elif how == "another one of its id has come":
+        one.host.tasks[KEY] = Task(*KEY, b"", task.requirement)
+    await one.settle()
+    assert one.heard(gone) == before
+    expected = "elsewhere" if how == "it goes elsewhere" else "refused"
+    assert [what for what, _ in one.heard(first)][-1] == expected
+    one.host.tasks.pop(KEY, None)
+
+
+async def test_HAZARDS_1_who_gives_the_same_id_while_a_task_goes_is_answered_from_its_row(
+    nodes: tuple[Node, Node],
+) -> None:
+    """Two in memory under one id would undo each other: the one that goes comes back by the next look."""
+    one, _ = nodes
+    task = await waiting(one)
+    goes(one, task)
+    again = one.submit("t", Interest.ACCEPTANCE, capability="x")
+    second = one.host.tasks[KEY]
+    assert second is not task
+    goes_on = one.host.departures._come
+    came: list[Task] = []
+    one.host.departures._come = lambda task, key, requirement: came.append(task)  # type: ignore[method-assign]
+    await one.settle()
+    assert came == []
+    one.host.departures._come = goes_on  # type: ignore[method-assign]
+    await one.confirm()
+    await one.settle()
+    assert one.heard(again) == [("accepted", True)]
+    back = one.host.tasks[KEY]
+    assert (back.row, back.hop) == (task.row, 1)
+    assert back.pool is not None
+    assert back.pool.key == THERE
 
 
 async def test_HAZARDS_1_each_move_of_a_task_is_told_apart(nodes: tuple[Node, Node]) -> None:
@@ -180,10 +239,79 @@ async def test_CLU_1_who_gave_a_volatile_task_brings_it_along_if_need_be_and_who
     assert one.store.find(*KEY) is None
 
 
-async def test_DLV_11_a_task_that_leaves_is_of_no_tree_here_any_more(nodes: tuple[Node, Node]) -> None:
+@pytest.mark.parametrize("volatile", [True, False])
+async def test_CLU_1_a_task_that_goes_to_a_shard_of_this_node_waits_there_and_nowhere_else(
+    nodes: tuple[Node, Node], volatile: bool
+) -> None:
+    """For what it asks for by then, and it says anew what it waits for."""
+    one, _ = nodes
+    spec = task_pb2.TaskSpec(task_id="t")
+    spec.timeouts.schedule_to_start.seconds = 60
+    spec.durability = task_pb2.DURABILITY_VOLATILE if volatile else task_pb2.DURABILITY_DURABLE
+    spec.selector.capability = "x"
+    reader = Reader(one, 1, Interest.OUTCOME)
+    one.reach.submit(*READER.read(TENANT, spec), reader)
+    await one.settle()
+    task = waits(one)
+    before = one.host.pool(WAITING)
+    task.pending_reason = "no_match: of before"
+    after = task.requirement._replace(required_tags=("new",))
+    one.host.departures.depart(before, task, THERE, after)
+    assert task not in before.queue
+    assert not before.wheel.due(one.clock.now_ms() + 120_000), "nothing of it is due where it was"
+    await one.settle()
+    pool = one.host.pool(THERE)
+    assert one.host.tasks[KEY] is task
+    assert (task.pool, task.requirement) == (pool, after)
+    assert task in pool.queue
+    assert task.pending_reason != "no_match: of before"
+    assert one.heard(reader) == []
+
+
+async def test_CLU_1_who_was_sent_after_a_task_hears_nothing_more_from_here(nodes: tuple[Node, Node]) -> None:
+    one, _ = nodes
+    task = await waiting(one)
+    (reader,) = readers_of(task)
+    elsewhere(one, THERE)
+    goes(one, task)
+    await one.settle()
+    told = one.heard(reader)
+    assert told[-1][0] == "elsewhere"
+    before = reader.credit
+    one.reach.credit(reader, 5)
+    assert reader.credit == before + 5, "it goes along: no pool here is asked for more"
+    reader.sink.ended(reader, task)
+    reader.sink.refused(reader, Fault(ErrorClass.UNAVAILABLE, Reason.OWNER_UNAVAILABLE, "late"))
+    assert one.heard(reader) == told
+
+
+async def test_HAZARDS_1_who_asks_while_a_look_is_under_way_is_answered_by_the_next(nodes: tuple[Node, Node]) -> None:
+    """It may have begun before the task came."""
+    one, _ = nodes
+    task = await waiting(one)
+    (stored,) = found(one, shard_of(WAITING))
+    departures = one.host.departures
+    looks: list[str] = []
+    departures.look = lambda: looks.append("look")
+    answers: list[Task | None] = []
+    asked = departures.looks()
+    departures.look_for(stored, answers.append)
+    assert looks == ["look"]
+    departures.looked(asked)
+    assert answers == []
+    departures.looked(departures.looks())
+    assert answers == [task]
+    departures.look_for(stored._replace(task=stored.task._replace(row=task.row + 1)), answers.append)
+    departures.looked(departures.looks())
+    assert answers == [task, None], "the one that is here under that id is another one"
+
+
+@pytest.mark.parametrize("volatile", [True, False])
+async def test_DLV_11_a_task_that_leaves_is_of_no_tree_here_any_more(nodes: tuple[Node, Node], volatile: bool) -> None:
     one, _ = nodes
     for name, parent in (("root", ""), ("t", "root")):
         spec = task_pb2.TaskSpec(task_id=name, parent_task_id=parent, root_task_id=parent)
+        spec.durability = task_pb2.DURABILITY_VOLATILE if volatile else task_pb2.DURABILITY_DURABLE
         spec.selector.capability = "x"
         one.reach.submit(*READER.read(TENANT, spec), Reader(one, 1, Interest.ACCEPTANCE))
     await one.settle()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from agentreach.v1 import task_pb2
 from reach.core import events as ev
+from reach.core.delivery import STOP_GRACE_MS
 from reach.core.model import Fault, TaskState
 from reach.core.stream import Interest, Reader
 from reach.errors import ErrorClass, Reason
@@ -18,10 +20,28 @@ from tests.runtime.hosts import READER, TENANT, Shell, message_of
 pytestmark = pytest.mark.asyncio
 
 
+class Later:
+    """Takes what is to be looked at later, and looks when the test says so."""
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[float, Callable[[], None]]] = []
+        self.timers: list[Mock] = []
+
+    def call_later(self, delay_s: float, look: Callable[[], None]) -> Mock:
+        self.looks.append((delay_s, look))
+        self.timers.append(Mock())
+        return self.timers[-1]
+
+    def look(self) -> None:
+        self.looks.pop(0)[1]()
+
+
 class Trees(Shell):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.readers: list[Reader] = []
+        self.later = Later()
+        self.host.trees._loop = self.later  # type: ignore[assignment]
 
     def child(self, task_id: str, parent: str = "", root: str = "", **fields: Any) -> Reader:
         spec = task_pb2.TaskSpec(task_id=task_id, parent_task_id=parent, root_task_id=root, **fields)
@@ -39,7 +59,6 @@ async def test_DLV_11_all_below_a_cancelled_task_is_cancelled_and_nothing_else()
     shell = Trees()
     for name, parent, root in [("r", "", ""), ("a", "r", "r"), ("b", "a", "r"), ("c", "b", "r"), ("d", "r", "r")]:
         shell.child(name, parent, root)
-        await shell.settle()
     shell.child("other")
     shell.cancel("a", "enough")
     await shell.settle()
@@ -109,25 +128,6 @@ async def test_DLV_11_of_a_parent_that_is_not_in_memory_the_journal_is_asked(end
     await again.stop()
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2])
-async def test_DLV_11_no_child_slips_in_behind_a_cancelled_task_that_is_brought_again(turns):
-    """Found by seed 6000701 of the simulation: until the journal says that its id is taken, it looks like a new one."""
-    shell = Trees()
-    shell.child("r")
-    shell.cancel("r", "")
-    await shell.settle()
-    await shell.stop()
-    again = Trees(shell.journal)
-    again.child("r")
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    late = again.child("late", "r")
-    await again.settle()
-    assert again.heard(late) == [("refused", Reason.PARENT_CANCELLED)]
-    assert (TENANT, "late") not in again.host.tasks
-    await again.stop()
-
-
 @pytest.mark.parametrize("how", ["read", "let go", "cancelled", "brought again"])
 async def test_DLV_11_no_child_slips_in_because_somebody_speaks_of_it_while_the_journal_is_asked(how):
     """Found by seed 7 of the simulation: whoever asked for a task that waits for the journal had it taken at once."""
@@ -175,7 +175,6 @@ async def test_DLV_3_a_child_that_ended_before_is_answered_also_when_its_parent_
     shell = Trees()
     shell.child("r")
     shell.child("a", "r")
-    await shell.settle()
     shell.cancel("r", "")
     await shell.settle()
     await shell.stop()
@@ -236,12 +235,12 @@ async def test_DLV_11_what_a_task_that_ended_asked_for_is_of_its_tree_also_after
     await again.stop()
 
 
-async def test_DLV_11_children_are_listed_again(monkeypatch):
-    monkeypatch.setattr(trees, "LOOKS_S", (0.3, 0.4))
+async def test_DLV_11_children_are_listed_again():
     shell = Trees()
     shell.child("r")
     await shell.settle()
     shell.cancel("r", "")
+    assert [delay_s for delay_s, _ in shell.later.looks] == [1.0, STOP_GRACE_MS / 1_000]
     shell.host.trees._marks.clear()
     await shell.settle()
     spec = task_pb2.TaskSpec(task_id="slipped", parent_task_id="r")  # as if another node had taken it
@@ -252,10 +251,13 @@ async def test_DLV_11_children_are_listed_again(monkeypatch):
     shell.reach.submit(task, selector, Reader(shell, 1, Interest.ACCEPTANCE))
     await shell.settle()
     assert shell.states("slipped") == ["PENDING"]
-    await asyncio.sleep(0.5)
+    shell.later.look()
     await shell.settle()
     assert shell.states("slipped") == ["CANCELLED"]
     await shell.stop()
+    done, *left = shell.later.timers
+    assert not done.cancel.called
+    assert all(timer.cancel.called for timer in left)
 
 
 async def test_DLV_11_marks_are_bounded_and_of_tasks_that_are_there(monkeypatch):
@@ -286,9 +288,8 @@ async def test_DLV_11_a_tree_that_is_a_ring_ends_too():
     await shell.stop()
 
 
-async def test_DLV_11_other_nodes_are_told_of_a_cancel_and_told_again(monkeypatch):
+async def test_DLV_11_other_nodes_are_told_of_a_cancel_and_told_again():
     """What was asked for may be at any of them, and come to one of them a little later."""
-    monkeypatch.setattr(trees, "LOOKS_S", (0.01,))
     shell = Trees()
     told: list[tuple[str, bool]] = []
     shell.host.trees.tell = lambda key, mark: told.append((key[1], mark))
@@ -298,7 +299,7 @@ async def test_DLV_11_other_nodes_are_told_of_a_cancel_and_told_again(monkeypatc
     shell.cancel("r", "")
     await shell.settle()
     assert told == [("a", True), ("r", True)], "what the child asked for may be at a third node"
-    await asyncio.sleep(0.05)  # it has looked again
+    shell.later.look()
     assert told[2:] == [("r", True)]
     shell.host.trees.cancel((TENANT, "unknown"))
     assert told[3:] == [("unknown", False)], "its children may be elsewhere, itself nowhere"
