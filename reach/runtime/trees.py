@@ -67,9 +67,8 @@ class Trees:
         siblings = self._children.get(parent, {})
         siblings.pop(key, None)
         for child in self._children.pop(key, ()):
-            if child != parent:
-                self._parent_of[child] = parent
-                siblings[child] = None
+            self._parent_of[child] = parent
+            siblings[child] = None
         if siblings:
             self._children[parent] = siblings
         else:
