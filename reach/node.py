@@ -253,7 +253,7 @@ class Node:
         self._stack.push_async_callback(poster.close)
         settings = WebhookSettings(int(webhooks.give_up_hours * 3_600_000))
         deliveries = Webhooks(
-            host.outbox.done, host.committer.submit, self.reach.get_task, poster.post, rules, host.clock, self.metrics,
+            host.outbox.done, host.committer.submit, self.reach.tasks.get, poster.post, rules, host.clock, self.metrics,
             settings,
         )  # fmt: skip
         self._stack.push_async_callback(deliveries.stop)

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from reach.core import retry
 from reach.core.at_hand import ACCEPTED, COMPLETE, EVENTS, OUTCOME, REJECT, STARTED, SUCCEED
 from reach.core.chance import mix
-from reach.core.effects import Accepted, Ended, Events, Noted, Refused, StopAttempt, Turn
+from reach.core.effects import Accepted, Ended, Events, Full, Noted, Refused, StopAttempt, Turn
 from reach.core.ending import announce, outcome_row
 from reach.core.history import PastAttempt
 from reach.core.model import EffectKind, Fault, Instance, Outcome, Task, TaskState
 from reach.core.rows import FailureRow, TaskRow
 from reach.core.signals import running_mean, stats_of
+from reach.core.spread import Placing
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import AT_END, RESERVE, Kind, Reader, emit, log_of, place_of
 from reach.errors import ErrorClass, Reason
@@ -43,8 +44,8 @@ class Delivery:
 
     # -- beginning ----------------------------------------------------------------------------------------------------
 
-    def accept(self, task: Task, reader: Reader, turn: Turn) -> None:
-        """Takes a task in, or answers again for one that is here already (DLV-3)."""
+    def accept(self, task: Task, reader: Reader, turn: Turn, placing: Placing | None = None) -> None:
+        """Takes a task in, or answers again for one that is here already (DLV-3); `placing`: as `Full` has it."""
         pool = self.pool
         known = pool.tasks.get(task.key)
         if known is not None and known.row:
@@ -53,7 +54,7 @@ class Delivery:
         task.pool = pool
         if not pool.queue.has_room(task.size):
             pool.tasks.pop(task.key, None)
-            turn.sends.append(Refused(reader, pool.backlog.full()))
+            turn.sends.append(Full(reader, pool.backlog.full(), task, placing))
             return
         pool.tasks[task.key] = task  # where the door has put it already
         if pool.router.declared.any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from reach.core.model import Fault, Instance, Outcome, PoolKey, Task
 from reach.core.rows import Writes
+from reach.core.spread import Placing
 from reach.errors import Reason
 
 
@@ -227,6 +228,18 @@ class Refused:
         """What was submitted, if that is what is refused because of `task`."""
         self.given = given
         """The answer to a question (a `questions.Input`), if it is refused because of `task`."""
+
+
+class Full(Refused):
+    """A task is not taken, for its pool takes no more; another pool may."""
+
+    __slots__ = ("placing", "submitted")
+
+    def __init__(self, reader: Any, fault: Fault, submitted: Task, placing: Placing | None) -> None:
+        super().__init__(reader, fault)
+        self.submitted = submitted
+        self.placing = placing
+        """How level 1 came here; None: this node has chosen the pool, as the first."""
 
 
 class Done:

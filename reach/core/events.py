@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from reach.core.joining import Joining
 from reach.core.model import Content, Fault, Instance, Profile, Requirement, Task
+from reach.core.spread import Placing
 from reach.core.stream import Delta, Reader
 
 
@@ -21,6 +22,16 @@ class Submitted:
     def __init__(self, task: Task, reader: Reader) -> None:
         self.task = task
         self.reader = reader
+
+
+class Placed(Submitted):
+    """The same, of a task that has a history of level 1: it was brought by another node, or another pool was full."""
+
+    __slots__ = ("placing",)
+
+    def __init__(self, task: Task, reader: Reader, placing: Placing) -> None:
+        super().__init__(task, reader)
+        self.placing = placing
 
 
 class RowTaken:

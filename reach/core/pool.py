@@ -116,6 +116,7 @@ class Pool:
         self.backlog = Backlog(self)
         self._handlers: dict[type, Callable[[Any, Turn], None]] = {
             ev.Submitted: lambda event, turn: self.delivery.accept(event.task, event.reader, turn),
+            ev.Placed: lambda event, turn: self.delivery.accept(event.task, event.reader, turn, event.placing),
             ev.Reported: self._reported,
             ev.TakenUp: self._taken_up,
             ev.DeltaCame: self._delta_came,
@@ -384,8 +385,7 @@ class Pool:
 
     def _credited(self, event: ev.Credited, turn: Turn) -> None:
         event.reader.credit += event.bytes
-        task = event.reader.task
-        if task is not None and task.log is not None:
+        if (task := event.reader.task) is not None and task.log is not None:
             self.dirty[id(task)] = task
 
     def waiting(self) -> list[Task]:

@@ -77,7 +77,7 @@ def room_for(pool: PoolRoom, digests: Iterable[bytes], *, near: bool) -> Room:
     for digest in digests:
         room = pool.profiles.get(digest)
         instances += room.instances if room is not None else 1
-        if room is None or room.slots <= 0:
+        if room is None or room.slots <= 0 or pool.full:
             continue
         slots += room.slots
         if room.priority > priority:

@@ -8,9 +8,10 @@ so that callers who know the same do not all run to the same place. What does no
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from reach.core.chance import fraction
+from reach.core.model import Fault, PoolKey
 
 NEAR = 0.1
 """Pools whose best scores differ by no more than this are equals."""
@@ -33,6 +34,27 @@ class Room(NamedTuple):
     """Instances that could ever take it."""
     near: bool = True
     """Whether one of them is in the region asked for."""
+
+
+class Placing(NamedTuple):
+    """How far level 1 has come with a task that is brought from one node to another, or whose first pool was full."""
+
+    pool: PoolKey | None = None
+    """Where it is placed; None: it is to be chosen."""
+    brought: bool = False
+    """Another node has brought it, and chooses."""
+    others: bool = False
+    """That node goes on with another pool if this one is full."""
+    full: tuple[PoolKey, ...] = ()
+    """Pools that took no more of it."""
+    fault: Fault | None = None
+    """What it is refused with if none is left: what that of these says which is worth coming back to soonest."""
+
+    def and_full(self, pool: PoolKey, fault: Fault) -> Self:
+        """Another pool takes no more: the next one is to be chosen."""
+        known = self.fault
+        sooner = known is None or (fault.retry_after_ms or 0) < (known.retry_after_ms or 0)
+        return self._replace(pool=None, full=(*self.full, pool), fault=fault if sooner else known)
 
 
 def ranked(rooms: Sequence[Room], seed: int) -> Iterator[int]:

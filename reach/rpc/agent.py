@@ -138,7 +138,7 @@ class AttachStream:
         if known is not None:
             self.unlink(known)
         if self._hop is not None:
-            self._hop.back(attach_pb2.AttachRequest(hellos=[hello]).SerializeToString(), where.pool)
+            self._hop.back(attach_pb2.AttachRequest(hellos=[hello]).SerializeToString(), where)
             return
         if self._remote is None:
             peers = self.services.peers

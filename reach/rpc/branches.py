@@ -12,8 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from reach.core.model import PoolKey
 from reach.core.placement import shard_of
+from reach.core.spread import Placing
 from reach.errors import ReachError
 from reach.rpc.peer_messages import Unreachable
 from reach.rpc.peers import Peers
@@ -32,7 +32,7 @@ PATIENCE_S: Final = 5.0
 LOOK_S: Final = 0.1
 """How often it looks; the first time a little sooner, by chance, so that not all streams begin anew in one moment."""
 
-Again = Callable[[bytes, PoolKey | None, bool], None]
+Again = Callable[[bytes, Placing | None, bool], None]
 
 
 class Branches:
@@ -44,8 +44,8 @@ class Branches:
         principal: Whose it is.
         traceparent: Its trace.
         out: What is said to the caller or agent.
-        again: Handles an item that came back: the frame, the pool it belongs to if that is known, and whether to refuse
-            it now.
+        again: Handles an item that came back: the frame, where it is to go if that is known, and whether to refuse it
+            now.
         anew: Has the caller or agent open its stream anew.
     """
 
@@ -65,6 +65,8 @@ class Branches:
         self._again = again
         self._anew = anew
         self._channels: dict[Peer, Channel] = {}
+        self._ending: set[Channel] = set()
+        """Channels that were half-closed before something came back that goes to the same node."""
         self._shards: dict[Peer, set[int]] = {}
         self._returned: OrderedDict[int, int] = OrderedDict()
         """How often each item came back, by its hash."""
@@ -88,6 +90,9 @@ class Branches:
         if where.pool is not None:
             self._shards.setdefault(peer, set()).add(shard_of(where.pool))
         channel = self._channels.get(peer)
+        if channel is not None and channel.half:  # it may end before this is there
+            self._ending.add(self._channels.pop(peer))
+            channel = None
         if channel is None:
             try:
                 channel = self._peers.tunnel(peer).open(*self._opening, self)
@@ -95,7 +100,7 @@ class Branches:
                 self._lost(peer)
                 return
             self._channels[peer] = channel
-        channel.send(frame, where.pool, sent)
+        channel.send(frame, where.pool, sent, where.placing)
 
     def to(self, peer: Peer, frame: bytes, sent: int = 0) -> None:
         """Says something to a node that the stream has something on."""
@@ -105,13 +110,13 @@ class Branches:
 
     def tell_all(self, frame: bytes) -> None:
         """Says something to all of them: who does not know what it is about does nothing."""
-        for channel in self._channels.values():
+        for channel in (*self._channels.values(), *self._ending):
             channel.send(frame)
 
     @property
     def busy(self) -> bool:
         """Whether something may still come."""
-        return bool(self._channels or self._timers or self._recovery is not None)
+        return bool(self._channels or self._ending or self._timers or self._recovery is not None)
 
     def half_close(self) -> None:
         """Nothing more comes from the caller. What has come back and waits is still brought somewhere."""
@@ -128,8 +133,10 @@ class Branches:
         self._timers.clear()
         if self._recovery is not None:
             self._recovery.cancel()
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
+        channels = [*self._channels.values(), *self._ending]
+        self._channels.clear()
+        self._ending.clear()
+        for channel in channels:
             channel.close(ours=ours)
 
     # -- down (Holder) ------------------------------------------------------------------------------------------------
@@ -138,28 +145,34 @@ class Branches:
         """See Holder."""
         self._out.put(frame)
 
-    def returned(self, channel: Channel, frame: bytes, pool: PoolKey | None) -> None:
+    def returned(self, channel: Channel, frame: bytes, placing: Placing | None) -> None:
         """See Holder. An item may come back some times: what it belongs to is changing hands."""
-        key = hash(frame)
-        tries = self._returned.pop(key, 0)
-        if tries >= len(PAUSES_S):
-            self._again(frame, pool, True)
-            return
-        self._returned[key] = tries + 1
-        if len(self._returned) > RETURNED:
-            self._returned.popitem(last=False)
-        pause_s = 0.0 if pool is not None and not tries else PAUSES_S[tries]
+        pause_s = 0.0
+        if placing is None or placing.pool is not None:  # else its pool is full, and which others were, it says itself
+            key = hash(frame)
+            tries = self._returned.pop(key, 0)
+            if tries >= len(PAUSES_S):
+                self._again(frame, placing, True)
+                return
+            self._returned[key] = tries + 1
+            if len(self._returned) > RETURNED:
+                self._returned.popitem(last=False)
+            pause_s = 0.0 if placing is not None and not tries else PAUSES_S[tries]
 
         def act() -> None:
             self._timers.discard(timer)
             if not self._closed:
-                self._again(frame, pool, False)
+                self._again(frame, placing, False)
 
         timer = asyncio.get_running_loop().call_later(pause_s, act)
         self._timers.add(timer)
 
     def ended(self, channel: Channel, error: ReachError | None) -> None:
         """See Holder."""
+        if channel in self._ending:
+            self._ending.discard(channel)
+            if error is not None:
+                self._lost(channel.peer)
         for peer, one in list(self._channels.items()):
             if one is channel:
                 del self._channels[peer]

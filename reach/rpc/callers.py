@@ -9,7 +9,8 @@ from typing import Any, Final, Protocol
 from agentreach.internal.v1 import peer_pb2
 from agentreach.v1 import dispatch_pb2, event_pb2
 from reach.core.at_hand import EVENTS, OUTCOME
-from reach.core.model import Fault, PoolKey, Task
+from reach.core.model import Fault, Task
+from reach.core.spread import Placing
 from reach.core.stream import READER_CREDIT, Interest, Reader
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.branches import Branches
@@ -34,8 +35,8 @@ SETTLE_SECONDS = 0.02
 class Hop(Protocol):
     """The way back to the node at which a stream came in."""
 
-    def back(self, frame: bytes, pool: PoolKey | None) -> None:
-        """An item is not at home here; `pool`: where it is, if we know."""
+    def back(self, frame: bytes, where: Elsewhere) -> None:
+        """An item is not at home here, or its pool is full; `where` tells what we know."""
 
 
 class CallerStream:
@@ -56,8 +57,8 @@ class CallerStream:
         self._ended_by_us = False
         self._branches: Branches | None = None
         """What other nodes do of it; made when there is something."""
-        self.placed: PoolKey | None = None
-        """Where the submits of the frame go that is handled: level 1 is done."""
+        self.placing: Placing | None = None
+        """Where the submits of the frame go that is handled, as far as level 1 is done."""
 
     # -- up -----------------------------------------------------------------------------------------------------------
 
@@ -121,7 +122,7 @@ class CallerStream:
                 self._with_caller[task.task_id] = reader
         if services.tracing.records:
             services.begin_trace(task, spec.trace.traceparent or self._trace)
-        self._reach.submit(task, selector, reader, self.placed)
+        self._reach.submit(task, selector, reader, self.placing)
 
     def _subscribe(self, subscribe: dispatch_pb2.Subscribe) -> None:
         try:
@@ -214,7 +215,7 @@ class CallerStream:
     def _bring(self, frame: bytes, where: Elsewhere) -> None:
         """Brings an item to its owner, or back to where it came in."""
         if self._hop is not None:
-            self._hop.back(frame, where.pool)
+            self._hop.back(frame, where)
             return
         if self._branches is None:
             peers = self._services.peers
@@ -226,7 +227,7 @@ class CallerStream:
         """Brings a cancel to its owner."""
         self._bring(dispatch_pb2.DispatchStreamRequest(cancels=[cancel]).SerializeToString(), where)
 
-    def _again(self, frame: bytes, pool: PoolKey | None, refuse: bool) -> None:
+    def _again(self, frame: bytes, placing: Placing | None, refuse: bool) -> None:
         """An item came back: it goes where it belongs now, or is refused."""
         items = dispatch_pb2.DispatchStreamRequest.FromString(frame)
         if refuse:
@@ -238,12 +239,12 @@ class CallerStream:
             for cancel in items.cancels:
                 self.refuse(cancel.reference, fault, cancel.task_id)
             return
-        self.placed = pool
+        self.placing = placing
         try:
             for submit in items.submits:
                 self._submit(submit)
         finally:
-            self.placed = None
+            self.placing = None
         for subscribe in items.subscribes:
             self._subscribe(subscribe)
         for cancel in items.cancels:

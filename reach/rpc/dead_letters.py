@@ -46,7 +46,7 @@ class DeadLetters:
         """Dead letters, latest first."""
         size = page_size(request.page_size, PAGE)
         query = _query(tenant, request.agent_type, request.reason, page_number(request.page_token), size)
-        tasks, more = await self._reach.list_tasks(query)
+        tasks, more = await self._reach.tasks.page(query)
         answer = ops_pb2.ListDeadLettersResponse()
         taken = 0
         for task in tasks:
@@ -77,7 +77,7 @@ class DeadLetters:
         else:
             before = page_number(request.page_token)
             query = _query(principal.tenant, request.agent_type, request.reason, before, CHUNK)
-            tasks, more = await self._reach.list_tasks(query)
+            tasks, more = await self._reach.tasks.page(query)
             if more:
                 answer.next_page_token = str(tasks[-1].row)
             await self._all_again(tasks, request_id, answer)
@@ -90,10 +90,10 @@ class DeadLetters:
         removed = 0
         if self._named(request):
             async for _, found in self._found(principal.tenant, request.task_ids):
-                removed += await self._reach.remove(found.values())
+                removed += await self._reach.tasks.remove(found.values())
         else:
             async for tasks in self._all(principal.tenant, request.agent_type, request.reason):
-                removed += await self._reach.remove(tasks)
+                removed += await self._reach.tasks.remove(tasks)
         audit(principal, "PurgeDeadLetters", purged=removed, **_asked(request))
         return removed
 
@@ -112,7 +112,7 @@ class DeadLetters:
         named = list(dict.fromkeys(task_ids))
         for start in range(0, len(named), READ_AT_ONCE):
             some = named[start : start + READ_AT_ONCE]
-            tasks = await asyncio.gather(*(self._reach.get_task(tenant, task_id) for task_id in some))
+            tasks = await asyncio.gather(*(self._reach.tasks.get(tenant, task_id) for task_id in some))
             yield (
                 some,
                 {
@@ -125,7 +125,7 @@ class DeadLetters:
     async def _all(self, tenant: str, agent_type: str, reason: str) -> AsyncIterator[list[Task]]:
         before = 0
         while True:
-            tasks, more = await self._reach.list_tasks(_query(tenant, agent_type, reason, before, CHUNK))
+            tasks, more = await self._reach.tasks.page(_query(tenant, agent_type, reason, before, CHUNK))
             if tasks:
                 before = tasks[-1].row
                 yield tasks

@@ -125,12 +125,12 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         """See the contract."""
         task_id = check_id("task_id", request.task_id, required=True)
         _check_view(request.view)
-        task = await self._reach.get_task(principal_of(context).tenant, task_id)
+        task = await self._reach.tasks.get(principal_of(context).tenant, task_id)
         if task is None:
             raise error_of_fault(not_found(task_id))
         answer = dispatch_pb2.GetTaskResponse()
         full = request.view != task_pb2.TASK_VIEW_BASIC
-        decisions = await self._reach.decisions_of(task) if full else None
+        decisions = await self._reach.tasks.decisions(task) if full else None
         fill_task(answer.task, task, full=full, decisions=decisions)
         return answer
 
@@ -138,7 +138,7 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         """See the contract."""
         query = _query(principal_of(context).tenant, request)
         _check_view(request.view)
-        tasks, more = await self._reach.list_tasks(query)
+        tasks, more = await self._reach.tasks.page(query)
         answer = dispatch_pb2.ListTasksResponse()
         wanted = set(request.filter.states)
         labels = dict(request.filter.labels)

@@ -54,7 +54,7 @@ def join(
     reach.host.homeward.far = FarHomes(peers, reach.host)
     reach.sessions.far = sessions = FarSessions(peers)
     reach.host.sessions.share(sessions.busy)
-    reach.abroad = Whereabouts(reach.host, owners, peers.has)
+    reach.abroad = reach.tasks.abroad = Whereabouts(reach.host, owners, peers.has)
     interceptor.proxy = Proxy(peers, ResultServicer(services).StreamResult)
     reach.host.departures.tell, reach.host.departures.bring = peers.came, peers.bring_task
     level_1 = reach.host.level_1

@@ -15,15 +15,15 @@ from google.protobuf.message import DecodeError
 
 from agentreach.internal.v1 import peer_pb2
 from agentreach.v1 import attach_pb2, dispatch_pb2
-from reach.core.model import PoolKey
 from reach.errors import InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.rpc.agent import AttachStream
 from reach.rpc.callers import CallerStream
 from reach.rpc.homes import HomeDesk
-from reach.rpc.peer_messages import pool_key, principal_from
+from reach.rpc.peer_messages import placing_from, principal_from, spill_of
 from reach.rpc.peers import Peers
 from reach.rpc.pings import Pings
 from reach.rpc.services import Services, context_frames
+from reach.runtime.elsewhere import Elsewhere
 from reach.wire.batcher import Batcher
 from reach.wire.peer_frames import back_item, down_item
 from reach.wire.status import error_to_proto
@@ -59,9 +59,11 @@ class _Channel:
             self.out, self._close, say_closing = caller.out, caller.close, caller.closing
         self._let_go = services.hold(self.out, say_closing)
 
-    def back(self, frame: bytes, pool: PoolKey | None) -> None:
+    def back(self, frame: bytes, where: Elsewhere) -> None:
         """See Hop."""
-        self._end.out.put(back_item(self.number, frame, pool))
+        spill = spill_of(where.placing)
+        said = spill.SerializeToString() if spill is not None else None
+        self._end.out.put(back_item(self.number, frame, where.pool, said))
 
     def handle(self, data: peer_pb2.ChannelData) -> None:
         """Something came. Raises ReachError to end the stream."""
@@ -70,7 +72,7 @@ class _Channel:
                 self._agent.down = data.sent
                 self._agent.handle(attach_pb2.AttachRequest.FromString(data.frame))
             elif self._caller is not None:
-                self._caller.placed = pool_key(data.pool) if data.HasField("pool") else None
+                self._caller.placing = placing_from(data, brought=True)
                 self._caller.handle(dispatch_pb2.DispatchStreamRequest.FromString(data.frame))
         except DecodeError:
             raise InvalidRequest("the message could not be decoded", Reason.MALFORMED_MESSAGE) from None

@@ -50,7 +50,7 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
             features=FEATURES,
             uptime=duration(uptime),
             agents=len(reach.instances(principal.tenant)),
-            open_tasks=reach.open_tasks(principal.tenant),
+            open_tasks=reach.tasks.open_of(principal.tenant),
             store=self._store,
             principal=ops_pb2.Principal(
                 tenant=principal.tenant, app_id=principal.app_id, scopes=sorted(principal.scopes)
@@ -141,10 +141,10 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
     async def ExplainTask(self, request: ops_pb2.ExplainTaskRequest, context: Any) -> ops_pb2.ExplainTaskResponse:
         """See the contract."""
         task_id = check_id("task_id", request.task_id, required=True)
-        task = await self._services.reach.get_task(principal_of(context).tenant, task_id)
+        task = await self._services.reach.tasks.get(principal_of(context).tenant, task_id)
         if task is None:
             raise error_of_fault(not_found(task_id))
-        decisions = await self._services.reach.decisions_of(task)
+        decisions = await self._services.reach.tasks.decisions(task)
         answer = ops_pb2.ExplainTaskResponse(story=story_of(task, decisions))
         fill_task(answer.task, task, full=False, decisions=decisions)
         return answer

@@ -17,7 +17,7 @@ from reach.rpc import peer_version
 from reach.rpc.access import TABLE
 from reach.rpc.far_sessions import tell
 from reach.rpc.link_end import LinkEnd
-from reach.rpc.peer_messages import pool_key, pool_name, principal_from
+from reach.rpc.peer_messages import placing_from, pool_name, principal_from, spill_of
 from reach.rpc.peer_secret import KEY
 from reach.rpc.peers import Peers
 from reach.rpc.pings import Pings
@@ -96,13 +96,13 @@ class PeerServicer(peer_pb2_grpc.PeerServiceServicer):
             raise InvalidRequest("this call needs other scopes", Reason.PERMISSION_DENIED)
         set_principal(principal)
         set_current_trace(self._services.tracing.accept(request.traceparent))
-        pool = pool_key(request.pool) if request.HasField("pool") else None
+        placing = placing_from(request, brought=True)
         try:
             message = behaviour.request.FromString(request.request)
         except DecodeError:
             raise InvalidRequest("the message could not be decoded", Reason.MALFORMED_MESSAGE) from None
         try:
-            with placed_in(pool):
+            with placed_in(placing):
                 if behaviour.streams:
                     async with aclosing(behaviour.act(message, _Context(context))) as answers:
                         async for answer in answers:
@@ -111,7 +111,8 @@ class PeerServicer(peer_pb2_grpc.PeerServiceServicer):
                     answer = await behaviour.act(message, _Context(context))
                     yield peer_pb2.CallResponse(message=answer.SerializeToString())
         except Elsewhere as where:
-            yield peer_pb2.CallResponse(misplaced=True, pool=pool_name(where.pool))
+            spill = spill_of(where.placing)
+            yield peer_pb2.CallResponse(misplaced=True, pool=pool_name(where.pool), spill=spill)
 
     async def TellSessions(self, request: peer_pb2.TellSessionsRequest, context: Any) -> peer_pb2.TellSessionsResponse:
         """See the contract."""

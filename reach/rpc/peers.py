@@ -17,7 +17,7 @@ from reach.core.model import TaskKey
 from reach.core.placement import SHARDS
 from reach.errors import ReachError, Reason, ResourceExhausted
 from reach.rpc import peer_version
-from reach.rpc.peer_messages import Unreachable, identity_of, pool_key, pool_name, unavailable
+from reach.rpc.peer_messages import Unreachable, identity_of, placing_from, pool_name, unavailable
 from reach.rpc.peer_secret import KEY, PeerSecret
 from reach.rpc.principal import Principal
 from reach.rpc.tunnel import UNREAD_BYTES, Tunnel
@@ -255,7 +255,8 @@ class Peers:
         try:
             while (answer := await call.read()) is not grpc.aio.EOF:
                 if answer.misplaced:
-                    raise Elsewhere(peer, pool_key(answer.pool) if answer.HasField("pool") else None)
+                    placing = placing_from(answer, brought=False)
+                    raise Elsewhere(peer, placing.pool if placing is not None else None, placing)
                 yield answer.message
             if await call.code() is not grpc.StatusCode.OK:
                 raise self.failed(connection, await _failure_of(call))

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from agentreach.internal.v1 import peer_pb2
 from agentreach.v1 import result_pb2
-from reach.core.model import PoolKey
+from reach.core.spread import Placing
 from reach.errors import InvalidRequest, Reason, Unavailable
 from reach.rpc.merged_watches import AgentMerge, TaskMerge
 from reach.rpc.merging import add_info, merged_agents, merged_drains, merged_sessions
-from reach.rpc.peer_messages import Unreachable, identity_of, pool_name, unavailable
+from reach.rpc.peer_messages import Unreachable, identity_of, pool_name, spill_of, unavailable
 from reach.rpc.peers import Peers
 from reach.rpc.principal import principal_of
 from reach.rpc.watches import FanIn, Merge, StartAnew
@@ -52,19 +52,24 @@ INFO: Final = "/agentreach.v1.OpsService/GetServerInfo"
 """Told of all nodes that answer at once: it is also how one asks whether a node is there."""
 INFO_SECONDS: Final = 1.0
 
-_placed: Final[ContextVar[PoolKey | None]] = ContextVar("reach_placed", default=None)
+_placed: Final[ContextVar[Placing | None]] = ContextVar("reach_placed", default=None)
 placed: Final = _placed.get
-"""The pool that the call which is being handled was brought to; None if it is to be chosen."""
+"""Where the call which is being handled was brought to, and where it was before; None if all is to be chosen."""
 
 
 @contextmanager
-def placed_in(pool: PoolKey | None) -> Iterator[None]:
-    """Handles a call whose pool is chosen."""
-    token = _placed.set(pool)
+def placed_in(placing: Placing | None) -> Iterator[None]:
+    """Handles a call whose pool is chosen, or is not to be one that was full."""
+    token = _placed.set(placing)
     try:
         yield
     finally:
         _placed.reset(token)
+
+
+def is_full(failure: Exception) -> bool:
+    """Whether the pool that was chosen is full, and the next one is to be."""
+    return isinstance(failure, Elsewhere) and failure.pool is None and failure.placing is not None
 
 
 class _Turns:
@@ -80,6 +85,8 @@ class _Turns:
 
     async def next(self, failure: Elsewhere | Unreachable | Unavailable) -> None:
         """Waits for the next try. Raises Unavailable if there is none."""
+        if is_full(failure):
+            return  # there is another pool; how many were tried, it says itself
         if isinstance(failure, Elsewhere) and failure.pool is not None and not self._led_on:
             self._led_on = True
             return  # it says where to go
@@ -108,10 +115,10 @@ class Proxy:
 
         async def anywhere(request: Any, context: Any) -> Any:
             turns: _Turns | None = None
-            pool: PoolKey | None = None
+            placing: Placing | None = None
             while True:
                 try:
-                    with placed_in(pool):
+                    with placed_in(placing):
                         return await behaviour(request, context)
                 except Elsewhere as found:
                     where = found
@@ -119,7 +126,7 @@ class Proxy:
                     if error.reason is not Reason.OWNER_UNAVAILABLE:
                         raise
                     turns = turns or _Turns(context)
-                    pool = None
+                    placing = None
                     await turns.next(Unreachable(error.message))
                     continue
                 turns = turns or _Turns(context)
@@ -130,7 +137,7 @@ class Proxy:
                     raise unavailable("there was no answer")
                 except (Elsewhere, Unreachable) as failed:
                     failure = failed
-                pool = failure.pool if isinstance(failure, Elsewhere) else None
+                placing = failure.placing if isinstance(failure, Elsewhere) else None
                 await turns.next(failure)
 
         async def anybody(request: Any, context: Any) -> Any:
@@ -242,14 +249,14 @@ class Proxy:
             return self._watch(method, behaviour)
 
         async def anywhere(request: Any, context: Any) -> AsyncIterator[Any]:
-            turns, pool = _Turns(context), None
+            turns, placing = _Turns(context), None
             said: Any = None
             name, act, where = method, behaviour, None
             responses: AsyncGenerator[Any, None]
             while True:
                 responses = act(request, context) if where is None else self._ask(name, request, context, where)
                 try:
-                    with placed_in(pool):  # the steps of a generator run in the context of whoever asks for them
+                    with placed_in(placing):  # the steps of a generator run in the context of whoever asks for them
                         async with aclosing(responses):
                             async for said in responses:
                                 own = act is behaviour or isinstance(said, bytes)
@@ -267,7 +274,7 @@ class Proxy:
                 if where is None and isinstance(failure, Elsewhere):
                     where = failure
                     continue
-                where, pool = None, failure.pool if isinstance(failure, Elsewhere) else None
+                where, placing = None, failure.placing if isinstance(failure, Elsewhere) else None
                 await turns.next(failure)
 
         return anywhere
@@ -309,6 +316,7 @@ class Proxy:
             identity=identity_of(principal_of(context)),
             traceparent=trace.traceparent,
             pool=pool_name(where.pool),
+            spill=spill_of(where.placing),
             request=request.SerializeToString(),
         )
         return self._peers.call(where.peer, call, context.time_remaining())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from agentreach.internal.v1 import peer_pb2
 from agentreach.v1 import attach_pb2
-from reach.core.model import PoolKey
+from reach.core.spread import Placing
 from reach.rpc.branches import Branches
 from reach.rpc.peer_messages import unavailable
 from reach.runtime.elsewhere import Elsewhere
@@ -94,17 +94,16 @@ class RemoteLinks:
             self._ending.cancel()
         self._branches.close(ours=ours)
 
-    def _again(self, frame: bytes, pool: PoolKey | None, refuse: bool) -> None:
+    def _again(self, frame: bytes, placing: Placing | None, refuse: bool) -> None:
         for hello in attach_pb2.AttachRequest.FromString(frame).hellos:
             if refuse:
                 fault = fault_of(unavailable("it is changing hands"))
-                self._links.pop(hello.link, None)
-                self._instances.pop(hello.link, None)
+                self.leaves(hello.link)
                 self._stream.refuse(hello.link, None, fault, closed=True)
                 continue
             is_first = hello.link not in self._returned
             self._returned.add(hello.link)
-            if pool is not None and is_first:
+            if placing is not None and is_first:
                 self._stream.hello(hello)  # at once, for somebody knows where it belongs
             else:
                 self._stream.say(resync=True)

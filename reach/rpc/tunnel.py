@@ -15,9 +15,10 @@ import grpc
 
 from agentreach.internal.v1 import peer_pb2
 from reach.core.model import PoolKey
+from reach.core.spread import Placing
 from reach.errors import ReachError
 from reach.rpc.homes import HomeCalls
-from reach.rpc.peer_messages import Unreachable, identity_of, pool_key, unavailable
+from reach.rpc.peer_messages import Unreachable, identity_of, placing_from, pool_key, spill_of, unavailable
 from reach.rpc.principal import Principal
 from reach.wire.batcher import Batcher
 from reach.wire.peer_frames import room_of, up_item
@@ -25,6 +26,7 @@ from reach.wire.status import error_from_proto
 
 if TYPE_CHECKING:
     from reach.rpc.peers import Connection, Peers
+    from reach.runtime.ownership import Peer
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +47,9 @@ class Holder(Protocol):
     def arrived(self, channel: Channel, frame: bytes) -> None:
         """Something for the caller or agent."""
 
-    def returned(self, channel: Channel, frame: bytes, pool: PoolKey | None) -> None:
-        """An item that is not at home there; `pool`: where it belongs, if that is known there."""
+    def returned(self, channel: Channel, frame: bytes, placing: Placing | None) -> None:
+        """An item that is not at home there; `placing`: where it belongs, if that is known there, or that it is to be
+        brought to another pool."""
 
     def ended(self, channel: Channel, error: ReachError | None) -> None:
         """The channel is no more; None: because all is said."""
@@ -65,7 +68,12 @@ class Channel:
         self.half = False
         """It is half-closed."""
 
-    def send(self, frame: bytes, pool: PoolKey | None = None, sent: int = 0) -> None:
+    @property
+    def peer(self) -> Peer:
+        """The other node."""
+        return self._tunnel.peer
+
+    def send(self, frame: bytes, pool: PoolKey | None = None, sent: int = 0, placing: Placing | None = None) -> None:
         """Says something; what is said on a channel that has ended is dropped."""
         if not self.open:
             return
@@ -73,7 +81,8 @@ class Channel:
         if out.queued_bytes > UNREAD_BYTES:
             self._tunnel.drop(self, Unreachable("it does not read"))
             return
-        out.put(up_item(self.number, frame, pool, sent))
+        spill = spill_of(placing)
+        out.put(up_item(self.number, frame, pool, sent, spill.SerializeToString() if spill is not None else None))
 
     def half_close(self) -> None:
         """Nothing more will be said."""
@@ -188,8 +197,7 @@ class Tunnel:
         for data in frame.returned:
             channel = channels.get(data.channel)
             if channel is not None:
-                pool = pool_key(data.pool) if data.HasField("pool") else None
-                channel.holder.returned(channel, data.frame, pool)
+                channel.holder.returned(channel, data.frame, placing_from(data, brought=False))
         if frame.contexts or frame.turns:
             self.homes.received(frame)
         for summary in frame.summaries:

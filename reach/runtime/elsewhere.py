@@ -15,6 +15,7 @@ from reach.core.dialogue import Input
 from reach.core.effects import AskJournal
 from reach.core.model import Fault, PoolKey
 from reach.core.placement import shard_of
+from reach.core.spread import Placing
 from reach.core.stream import Interest, Reader
 from reach.errors import ErrorClass, Reason, Unavailable
 from reach.runtime.ownership import NOBODY, Owners, Peer
@@ -39,12 +40,15 @@ Answer = Callable[["Elsewhere | Fault | None"], None]
 class Elsewhere(Exception):
     """It is another node's to do. Not an error: whoever brought it brings it there."""
 
-    def __init__(self, peer: Peer, pool: PoolKey | None = None) -> None:
+    def __init__(self, peer: Peer, pool: PoolKey | None = None, placing: Placing | None = None) -> None:
         super().__init__(peer.node_id)
         self.peer = peer
         """Who owns it, as far as we know."""
         self.pool = pool
         """The pool that it belongs to; None if only the owner knows."""
+        self.placing = placing
+        """Of a task that could go to several pools: how far it has come. Without a pool: the one that was chosen is
+        full, and the next one is to be."""
 
 
 def place_of(owners: Owners, pool: PoolKey) -> Elsewhere | None:

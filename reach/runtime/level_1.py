@@ -16,7 +16,7 @@ from reach.core.intents import Route
 from reach.core.model import PoolKey, Task
 from reach.core.resolving import Resolved, Selector
 from reach.core.retry import RetryPolicy
-from reach.core.spread import Room, ranked
+from reach.core.spread import TRIED, Placing, Room, ranked
 from reach.errors import InvalidRequest, ReachError, Reason, error_of
 
 if TYPE_CHECKING:
@@ -54,18 +54,19 @@ class LevelOne:
         self._views.clear()
         self._sent.pop(key, None)
 
-    def place(self, task: Task, selector: Selector, *, send: bool = True, chosen: PoolKey | None = None) -> PoolKey:
+    def place(self, task: Task, selector: Selector, *, send: bool = True, placing: Placing | None = None) -> PoolKey:
         """The pool that takes a task; the task gets what its route says.
 
         Args:
             task: The task.
             selector: What it asks for.
             send: It will be sent there; not so if somebody only wants to know.
-            chosen: Another node has chosen this pool: the task gets what it needs to be there.
+            placing: What was chosen before: if that is a pool, the task gets what it needs to be there.
 
         Raises:
-            ReachError: nobody may take it, or could ever: the reason says what is missing.
+            ReachError: nobody may take it, or could ever: the reason says what is missing. Or all that could are full.
         """
+        chosen = placing.pool if placing is not None else None
         resolved = self._directory.resolve(task.tenant, selector)
         if resolved.refusal is not None:
             raise _error(resolved)
@@ -77,6 +78,8 @@ class LevelOne:
         pools = resolved.pools if chosen is None else (chosen,)
         if resolved.schemas and chosen is None:
             pools = self._fitting(task, selector, resolved)
+        if placing is not None and placing.full and chosen is None:
+            pools = self._left(pools, placing, task.size)
         if not pools:
             task.pending_reason = f"{NO_MATCH}: {resolved.lack.message if resolved.lack is not None else ''}"
             return PoolKey(task.tenant, selector.agent_type or UNRESOLVED)
@@ -84,6 +87,35 @@ class LevelOne:
         if key.tenant != task.tenant:
             task.requirement = task.requirement._replace(tenant=task.tenant)
         return key
+
+    def _left(self, pools: tuple[PoolKey, ...], placing: Placing, size: int) -> tuple[PoolKey, ...]:
+        """The pools that are left when some were full. Raises ReachError if there is none, or enough were tried."""
+        last = placing.full[-1]
+        if self.rooms is not None and not self.rooms.is_here(last):
+            self.rooms.found_full(last)
+        left = tuple(key for key in pools if key not in placing.full and self._has_room(key, size))
+        if left and len(placing.full) < TRIED:
+            return left
+        fault = placing.fault
+        assert fault is not None
+        raise error_of(
+            fault.error_class,
+            fault.reason,
+            fault.message,
+            retry_after_ms=fault.retry_after_ms,
+            metadata=fault.metadata,
+        )
+
+    def had_choice(self, pool: PoolKey) -> bool:
+        """Whether a pool was ever chosen among several, of late."""
+        return pool in self._sent
+
+    def others(self, task: Task, selector: Selector, pool: PoolKey, full: tuple[PoolKey, ...] = ()) -> bool:
+        """Whether a task that goes to a pool could go to another one if that is full, as some were already."""
+        if (not full and pool not in self._sent) or len(full) + 1 >= TRIED:
+            return False
+        pools = self._directory.resolve(task.tenant, selector).pools
+        return any(key != pool and key not in full and self._has_room(key, task.size) for key in pools)
 
     def restore(self, task: Task, selector: Selector, pool: PoolKey) -> PoolKey:
         """As `place`, for a task that was accepted before: nothing is refused, and it stays where it was if it was
@@ -153,7 +185,7 @@ class LevelOne:
         self._seed += 1
         first = -1
         for at in ranked(rooms, self._seed):
-            if rooms[at].slots > 0 or self._takes(view, at, task.size):
+            if rooms[at].slots > 0 or self._has_room(pools[at], task.size):
                 first = at
                 break
             first = at if first < 0 else first
@@ -163,12 +195,12 @@ class LevelOne:
             self._sent[pools[first]] = (unread, sent + task.cost if mail is unread else task.cost)
         return pools[first]
 
-    def _takes(self, view: _View, at: int, size: int) -> bool:
+    def _has_room(self, key: PoolKey, size: int) -> bool:
         """Whether another task could wait in a pool."""
-        pool = view.pools[at]
-        if pool is not None:
-            return pool.queue.has_room(size)
-        return self.rooms is None or not self.rooms.said(view.keys[at]).full
+        if self.rooms is not None and not self.rooms.is_here(key):
+            return not self.rooms.said(key).full
+        pool = self._host.pool_if_any(key)
+        return pool is None or pool.queue.has_room(size)
 
     def _pinned(self, task: Task, pools: list[Pool | None]) -> PoolKey | None:
         """The pool that has the session of a task, with an instance that goes on with it."""
@@ -202,6 +234,7 @@ class LevelOne:
             assert self.rooms is not None
             return self.rooms.room(key, view.tenant, view.selector, requirement)
         slots, priority, best, capacity = pool.router.room(view.needs[at])
+        slots = slots if pool.queue.has_room(0) else 0  # nobody comes in, whoever has a slot
         near = not requirement.region or self._directory.in_region(key, requirement.region)
         return Room(slots, priority, best, len(pool.queue), capacity, near)
 

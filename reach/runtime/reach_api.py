@@ -5,20 +5,20 @@ Calls that are hot return at once and are answered through a `Sink`, a link or a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from reach.core import events as ev
 from reach.core.changes import visible_to
-from reach.core.decision_record import Record, records_of
 from reach.core.dialogue import Input
 from reach.core.directory import UNRESOLVED
 from reach.core.joining import Joining
-from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey, Task, TaskKey
+from reach.core.model import Fault, Instance, PoolKey, Task
 from reach.core.pool import Pool
 from reach.core.preview import Preview, preview
 from reach.core.resolving import Selector, unknown_skill
+from reach.core.spread import Placing
 from reach.core.stream import Reader
 from reach.errors import InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.runtime.asked_first import AskedFirst
@@ -28,9 +28,11 @@ from reach.runtime.host import Host
 from reach.runtime.patience import Patience
 from reach.runtime.retention import Tending
 from reach.runtime.session_views import SessionViews
+from reach.runtime.spilling import Spilling
+from reach.runtime.task_views import TaskViews
 from reach.runtime.texts import Texts
 from reach.runtime.watching import AgentChanges
-from reach.store.base import StoredFact, StoredTask, StoreFull, TaskQuery, may_go_on
+from reach.store.base import StoredFact, StoreFull
 
 WARNINGS = 8
 """Warnings that one registration gets."""
@@ -51,14 +53,16 @@ class Reach:
         """Does what is to be done in the writer of the journal."""
         self.started_ms = host.clock.now_ms()
         self.sessions = SessionViews(host)
+        self.tasks = TaskViews(host, self.tending)
         self.abroad: Whereabouts | None = None
         """What other nodes have to do; None on a node that is alone."""
+        self._spilling = Spilling(host, self.submit)
         self.changes = AgentChanges(host)
         """For those who watch the registry."""
 
     # -- callers ------------------------------------------------------------------------------------------------------
 
-    def submit(self, task: Task, selector: Selector, reader: Reader, placed: PoolKey | None = None,
+    def submit(self, task: Task, selector: Selector, reader: Reader, placing: Placing | None = None,
                until_ms: int = 0) -> None:  # fmt: skip
         """Takes a task. The sink of `reader` hears `accepted`, `refused` or `elsewhere`, then what its interest says.
 
@@ -66,49 +70,51 @@ class Reach:
             task: The task.
             selector: What it asks for.
             reader: Who is told.
-            placed: Where another node has placed it, so that it is not chosen again.
+            placing: Where another node has placed it, so that it is not chosen again, and which pools were full.
             until_ms: Until when it waits for the store, if it has waited already.
         """
         host = self.host
         known = host.tasks.get(task.key)
         if known is None:
             if selector.text or task.root_task_id:
-                again = partial(self.submit, task, selector, reader, placed)
+                again = partial(self.submit, task, selector, reader, placing)
                 if selector.text and self._first.meaning(task, selector, again):
                     return
                 if task.root_task_id and self._first.parent(task, reader, again):
                     return
             try:
-                task.pool = pool = self._admit(task, selector, placed)
+                task.pool = pool = self._admit(task, selector, placing)
             except ReachError as error:
                 refuse = partial(reader.sink.refused, reader)
-                again = partial(self.submit, task, selector, reader, placed)
+                again = partial(self.submit, task, selector, reader, placing)
                 if not self.patience.takes(error, len(task.spec), until_ms, reader, again, refuse):
                     refuse(fault_of(error))
                 return
             except Elsewhere as where:
+                if where.pool is not None:
+                    where.placing = self._spilling.along(task, selector, where.pool, placing)
                 reader.sink.elsewhere(reader, task.task_id, task.spec, where)
                 return
             host.tasks[task.key] = task
             if task.root_task_id:
                 host.trees.joined(task)
-            host.post(pool, ev.Submitted(task, reader))
+            host.post(pool, _submitted(task, reader, placing))
             return
         pool = known.pool
         if host.committer.held is not None and not task.volatile:
-            post = partial(self._come, pool, reader, ev.Submitted(task, reader))
+            post = partial(self._come, pool, reader, _submitted(task, reader, placing))
             host.past.answer(reader, task.tenant, task.task_id, task.spec, post)
             return
-        host.post(pool, ev.Submitted(task, reader))
+        host.post(pool, _submitted(task, reader, placing))
 
-    def _admit(self, task: Task, selector: Selector, placed: PoolKey | None) -> Pool:
+    def _admit(self, task: Task, selector: Selector, placing: Placing | None) -> Pool:
         if self.stopping:
             message = "the server is shutting down"
             raise Unavailable(message, Reason.SHUTTING_DOWN, retry_after_ms=1_000)
         if self.abroad is None:
             self.check_store(task.volatile)
-            return self.host.home(self.host.level_1.place(task, selector))
-        key = self.host.level_1.place(task, selector, chosen=placed)
+            return self.host.home(self.host.level_1.place(task, selector, placing=placing))
+        key = self.host.level_1.place(task, selector, placing=placing)
         self.abroad.check(key)
         self.check_store(task.volatile)  # of others we do not know whether they can keep anything
         return self.host.home(key)
@@ -211,62 +217,15 @@ class Reach:
     def _anywhere(self, tenant: str) -> Pool:
         return self.host.pool(PoolKey(tenant, UNRESOLVED))
 
-    async def get_task(self, tenant: str, task_id: str) -> Task | None:
-        """One task, from memory or from the journal. Raises Elsewhere for one that is not over and not here."""
-        found = await self.host.read(self.host.past.find, tenant, task_id)
-        live = self._live((tenant, task_id), found)
-        if live is None and self.abroad is not None:
-            await self.abroad.check_task(tenant, task_id, found)
-        if live is not None or found is None:
-            return live
-        return self.host.past.shown(found)
-
-    async def decisions_of(self, task: Task) -> dict[int, Record]:
-        """Why the attempts of a task are where they are (RTE-13): from memory, else from the journal."""
-        records = records_of(task)
-        told = {past.number for past in task.history or ()} | ({task.attempt} if task.instance_id else set())
-        if not task.volatile and not told <= records.keys():
-            records = await self.host.read(self.host.past.decisions, task.tenant, task.task_id) | records
-        return records
-
-    def _live(self, key: TaskKey, stored: StoredTask | None) -> Task | None:
-        """A task that is in memory, unless memory is ahead: what the store does not have has not happened yet, for it
-        may still be undone; and of an id that turns out to be taken the store knows the truth."""
-        task = self.host.tasks.get(key)
-        if task is None or task.volatile:
-            return task if task is not None and task.row else None
-        if stored is None or stored.task.row != task.row or (stored.outcome is None) is (task.state >= FIRST_TERMINAL):
-            return None
-        return task
-
-    async def remove(self, tasks: Iterable[Task]) -> int:
-        """Removes tasks that have ended, for good; returns how many there were."""
-        rows = {task.row: task.key for task in tasks}
-        removed = await self.tending.do(partial(self.host.past.remove, list(rows)))
-        for row, key in rows.items():
-            task = self.host.tasks.get(key)
-            if task is not None and task.row == row:
-                del self.host.tasks[key]  # or its id would still be answered for
-        return removed
-
     async def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
         """Facts of the outbox that nobody took, such as failed deliveries, in order."""
         found: list[StoredFact] = await self.host.read(self.host.past.facts, kind, lane, after, limit)
         return found
 
-    async def list_tasks(self, query: TaskQuery) -> tuple[list[Task], bool]:
-        """Tasks of the journal, latest first, and whether there may be more; open ones as they stand now."""
-        stored: list[StoredTask] = await self.host.read(self.host.past.list_tasks, query)
-        tasks = []
-        for one in stored:
-            live = self._live((one.task.tenant, one.task.task_id), one)
-            tasks.append(live if live is not None else self.host.past.shown(one))
-        return tasks, may_go_on(query, stored)
-
-    def preview(self, task: Task, selector: Selector, placed: PoolKey | None = None) -> tuple[Pool, Preview]:
+    def preview(self, task: Task, selector: Selector, placing: Placing | None = None) -> tuple[Pool, Preview]:
         """Where a task would go, by the code that would send it: the pool, and every instance of it. May raise
         Elsewhere."""
-        key = self.host.level_1.place(task, selector, send=False, chosen=placed)
+        key = self.host.level_1.place(task, selector, send=False, placing=placing)
         self._check_here(key)
         pool = self.host.look_at(key)
         return pool, preview(pool, task, self.host.clock.now_ms())
@@ -393,8 +352,6 @@ class Reach:
                     return pool, one
         return self.instance(tenant, instance_id)
 
-    # -- operators ----------------------------------------------------------------------------------------------------
 
-    def open_tasks(self, tenant: str) -> int:
-        """Tasks of a tenant that have not ended."""
-        return sum(1 for task in self.host.tasks.values() if task.tenant == tenant and task.state < FIRST_TERMINAL)
+def _submitted(task: Task, reader: Reader, placing: Placing | None) -> ev.Submitted:
+    return ev.Submitted(task, reader) if placing is None else ev.Placed(task, reader, placing)

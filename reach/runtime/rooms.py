@@ -18,6 +18,8 @@ LOOKED_AT: Final = 1_000
 """Pools that are looked at in one go."""
 HEARD: Final = 100_000
 """Pools of others that are remembered."""
+FOUND_FULL_MS: Final = 1_000
+"""How long a pool is taken for full that was found so, unless its owner tells of it: what is told is at most so old."""
 
 
 class Rooms:
@@ -28,6 +30,8 @@ class Rooms:
         self.told: dict[PoolKey, PoolRoom] = {}
         """Our pools, as they were told last."""
         self._heard: dict[PoolKey, PoolRoom] = {}
+        self._full: dict[PoolKey, tuple[int, PoolRoom]] = {}
+        """Pools that were found full: until when that is believed, and what is."""
         self._masks: dict[PoolKey, tuple[int, dict[bytes, int]]] = {}
         self._left: list[Pool] = []
 
@@ -67,9 +71,21 @@ class Rooms:
         """The owner of a pool has told of it."""
         if key in self._heard or len(self._heard) < HEARD:
             self._heard[key] = room
+        self._full.pop(key, None)
+
+    def found_full(self, key: PoolKey) -> None:
+        """A pool elsewhere did not take a task: what its owner told of it is old."""
+        if key in self._full or len(self._full) < HEARD:
+            believed = self._heard.get(key, NOTHING_KNOWN)._replace(full=True)
+            self._full[key] = self._host.clock.now_ms() + FOUND_FULL_MS, believed
 
     def said(self, key: PoolKey) -> PoolRoom:
-        """What is known of a pool elsewhere: another object as soon as it is told anew."""
+        """What is known of a pool elsewhere: another object as soon as that is something else."""
+        if self._full and (found := self._full.get(key)) is not None:
+            until_ms, room = found
+            if self._host.clock.now_ms() < until_ms:
+                return room
+            del self._full[key]
         return self._heard.get(key, NOTHING_KNOWN)
 
     def is_here(self, key: PoolKey) -> bool:

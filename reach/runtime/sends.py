@@ -29,6 +29,8 @@ class Sends:
         self._host = host
         self._kept_back: dict[Task, list[fx.Ended | fx.Events]] = {}
         """Ends that nobody is told of yet: their turns are on their way to the home of their session."""
+        self.on_full: Callable[[fx.Full], None] = self._refused
+        """Hears of tasks whose pool is full."""
         self._acts: dict[type, Callable[[Any], None]] = {
             fx.Offer: self._offer,
             fx.StopAttempt: lambda e: e.link.stop(e.tenant, e.task_id, e.attempt, e.reason),
@@ -46,6 +48,7 @@ class Sends:
             fx.DrainLink: lambda e: e.link.drain(e.deadline_ms),
             fx.Accepted: self._accepted,
             fx.Refused: self._refused,
+            fx.Full: self._full,
             fx.Done: self._done,
             fx.Events: self._events,
             fx.Ended: self._ended,
@@ -148,6 +151,9 @@ class Sends:
             self._host.certainly(lambda: refuse_if_here(self._host.shards, effect))
         else:
             refuse(effect.reply, effect.fault)
+
+    def _full(self, effect: fx.Full) -> None:
+        self.on_full(effect)
 
     def _done(self, effect: fx.Done) -> None:
         value = effect.value

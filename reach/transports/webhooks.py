@@ -67,7 +67,7 @@ GONE: Final = 410
 Post = Callable[[Target, Any, bytes], Awaitable[Answer]]
 """`Poster.post`."""
 Find = Callable[[str, str], Awaitable[Task | None]]
-"""Looks a task up, in memory or in the journal (`Reach.get_task`)."""
+"""Looks a task up, in memory or in the journal (`TaskViews.get`)."""
 
 
 class WebhookNotes(Protocol):

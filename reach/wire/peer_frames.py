@@ -14,6 +14,7 @@ from reach.wire.encoding import VARINT, plain_tag
 _CHANNEL: Final = plain_tag(peer_pb2.ChannelData, "channel", 0)
 _FRAME: Final = plain_tag(peer_pb2.ChannelData, "frame")
 _POOL: Final = plain_tag(peer_pb2.ChannelData, "pool")
+_SPILL: Final = plain_tag(peer_pb2.ChannelData, "spill")
 _SENT: Final = plain_tag(peer_pb2.ChannelData, "sent", 0)
 _UP: Final = plain_tag(peer_pb2.LinkRequest, "data")
 _DOWN: Final = plain_tag(peer_pb2.LinkResponse, "data")
@@ -24,7 +25,9 @@ _INTEREST: Final = plain_tag(dispatch_pb2.Submit, "interest", 0)
 _SUBMITS: Final = plain_tag(dispatch_pb2.DispatchStreamRequest, "submits")
 
 
-def up_item(channel: int, frame: bytes, pool: PoolKey | None = None, sent: int = 0) -> bytes:
+def up_item(
+    channel: int, frame: bytes, pool: PoolKey | None = None, sent: int = 0, spill: bytes | None = None
+) -> bytes:
     """What a caller or an agent said, on its way to the owner.
 
     Args:
@@ -32,6 +35,7 @@ def up_item(channel: int, frame: bytes, pool: PoolKey | None = None, sent: int =
         frame: A frame of its stream.
         pool: Where its submits go.
         sent: Frames that the agent was sent so far.
+        spill: The `Spill` of a submit that could go to another pool.
     """
     data = [_CHANNEL, VARINT[channel], _FRAME, VARINT[len(frame)], frame]
     if pool is not None:
@@ -39,6 +43,8 @@ def up_item(channel: int, frame: bytes, pool: PoolKey | None = None, sent: int =
         data += (_POOL, VARINT[len(name)], name)
     if sent:
         data += (_SENT, VARINT[sent])
+    if spill is not None:
+        data += (_SPILL, VARINT[len(spill)], spill)
     return _item(_UP, b"".join(data))
 
 
@@ -47,12 +53,14 @@ def down_item(channel: int, frame: bytes) -> bytes:
     return _item(_DOWN, b"".join((_CHANNEL, VARINT[channel], _FRAME, VARINT[len(frame)], frame)))
 
 
-def back_item(channel: int, frame: bytes, pool: PoolKey | None) -> bytes:
-    """An item that belongs elsewhere, on its way back to where it came in."""
+def back_item(channel: int, frame: bytes, pool: PoolKey | None, spill: bytes | None = None) -> bytes:
+    """An item that belongs elsewhere, on its way back to where it came in; `spill`: as in `up_item`."""
     data = [_CHANNEL, VARINT[channel], _FRAME, VARINT[len(frame)], frame]
     if pool is not None:
         name = pool_bytes(pool)
         data += (_POOL, VARINT[len(name)], name)
+    if spill is not None:
+        data += (_SPILL, VARINT[len(spill)], spill)
     return _item(_BACK, b"".join(data))
 
 

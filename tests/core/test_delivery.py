@@ -4,7 +4,7 @@ import pytest
 
 from reach.core import events as ev
 from reach.core.delivery import LOST_MOVES, STOP_GRACE_MS
-from reach.core.effects import Accepted, Acknowledge, AskJournal, Ended, Noted, Offer, Refused, StopAttempt
+from reach.core.effects import Accepted, Acknowledge, AskJournal, Ended, Full, Noted, Offer, Refused, StopAttempt
 from reach.core.model import Requirement, TaskState
 from reach.core.queue import WaitQueue
 from reach.core.stream import Interest
@@ -97,7 +97,7 @@ def test_a_full_queue_refuses_and_drops_nothing():
     shell = Shell(queue=WaitQueue(max_tasks=2))
     waiting = [shell.submit() for _ in range(2)]
     sends = shell.step(ev.Submitted(shell.task(), shell.reader()))
-    refused = only(sends, Refused).fault
+    refused = only(sends, Full).fault
     assert (refused.reason, refused.error_class) == (Reason.QUEUE_FULL, ErrorClass.RESOURCE_EXHAUSTED)
     assert refused.retry_after_ms == 1_000
     assert len(shell.journal.rows.tasks) == 2

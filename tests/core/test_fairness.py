@@ -234,7 +234,7 @@ def test_DLV_9_who_finds_it_full_is_told_when_to_come_back():
     for _ in range(51):
         shell.submit(**LONG)
     refused = shell.submit(**LONG)
-    faults = [send.fault for send in of(shell.sends, fx.Refused)]
+    faults = [send.fault for send in of(shell.sends, fx.Full)]
     assert [fault.reason for fault in faults] == [Reason.QUEUE_FULL]
     assert faults[0].retry_after_ms == 1_000
     assert refused.key not in shell.pool.tasks
@@ -244,7 +244,7 @@ def test_DLV_9_who_finds_it_full_is_told_when_to_come_back():
         shell.submit(**LONG)
     shell.sends.clear()
     shell.submit(**LONG)
-    (fault,) = [send.fault for send in of(shell.sends, fx.Refused)]
+    (fault,) = [send.fault for send in of(shell.sends, fx.Full)]
     assert fault.retry_after_ms is not None
     assert 400 <= fault.retry_after_ms <= 1_500
     assert "come back in" in fault.message

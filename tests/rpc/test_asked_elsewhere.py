@@ -12,6 +12,7 @@ import pytest
 
 from agentreach.v1 import dispatch_pb2, event_pb2, ops_pb2, registry_pb2, result_pb2, session_pb2
 from reach.core.model import PoolKey
+from reach.core.spread import Placing
 from reach.errors import InvalidRequest, ReachError, Reason, Unavailable
 from reach.rpc import proxy as proxy_module
 from reach.rpc.peer_messages import Unreachable, unavailable
@@ -210,7 +211,7 @@ async def test_STR_2_a_stream_of_events_goes_on_behind_the_last_thing_that_it_sa
 
 async def test_STR_2_a_stream_that_has_said_nothing_begins_where_its_place_is() -> None:
     pool = PoolKey("acme", "echo")
-    seen: list[PoolKey | None] = []
+    seen: list[Placing | None] = []
 
     async def own(request: Any, context: Any) -> AsyncIterator[Any]:
         seen.append(placed())
@@ -218,9 +219,9 @@ async def test_STR_2_a_stream_that_has_said_nothing_begins_where_its_place_is() 
             raise Elsewhere(TWO, pool)
         yield frame(1, 2)
 
-    others = Others(two=[Elsewhere(TWO, pool)], three=[])
+    others = Others(two=[Elsewhere(TWO, pool, Placing(pool))], three=[])
     assert await stream(others, RUN, own) == [1, 2]
-    assert seen == [None, pool]
+    assert seen == [None, Placing(pool)]
     assert [method for method, _ in others.requests] == [RUN]
 
 

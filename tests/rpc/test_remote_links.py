@@ -10,6 +10,7 @@ import pytest
 from agentreach.v1 import attach_pb2, dispatch_pb2
 from reach.core.model import PoolKey
 from reach.core.pool import PEERS_PATIENCE_MS, STALLED_MS
+from reach.core.spread import Placing
 from reach.rpc.access import SCOPES
 from reach.rpc.agent import AttachStream
 from reach.rpc.known_nodes import KnownNodes
@@ -20,7 +21,7 @@ from reach.runtime.ownership import Peer
 from reach.wire.batcher import Batcher
 from tests.runtime.hosts import Shell
 
-POOL = PoolKey("acme", "echo")
+THERE = Placing(PoolKey("acme", "echo"))
 
 
 class Stream:
@@ -57,27 +58,32 @@ async def test_CLU_3_a_hello_that_has_waited_is_asked_for_anew() -> None:
     links = links_of(stream)
     links._again(hello(1), None, False)
     assert stream.did == ["resync"]
-    links._again(hello(1), POOL, False)
+    links._again(hello(1), THERE, False)
     assert stream.did == ["resync", "resync"]
 
 
 async def test_CLU_3_a_hello_whose_place_is_known_goes_there_at_once() -> None:
     stream = Stream()
     links = links_of(stream)
-    links._again(hello(1), POOL, False)
-    links._again(hello(2), POOL, False)
+    links._again(hello(1), THERE, False)
+    links._again(hello(2), THERE, False)
     assert stream.did == ["hello 1", "hello 2"]
-    links._again(hello(1), POOL, False)
+    links._again(hello(1), THERE, False)
     assert stream.did[2:] == ["resync"]
     links.leaves(1)
-    links._again(hello(1), POOL, False)
+    links._again(hello(1), THERE, False)
     assert stream.did[3:] == ["hello 1"]
 
 
 async def test_CLU_3_a_hello_that_has_no_place_is_refused_in_the_end() -> None:
+    """Nothing is left of it: another one with its number is a new one."""
     stream = Stream()
-    links_of(stream)._again(hello(1), None, True)
-    assert stream.did == ["refuse 1"]
+    links = links_of(stream)
+    links._again(hello(1), None, False)
+    links._again(hello(1), None, True)
+    assert stream.did == ["resync", "refuse 1"]
+    links._again(hello(1), THERE, False)
+    assert stream.did[2:] == ["hello 1"]
 
 
 class Far:
@@ -88,13 +94,13 @@ class Far:
         self.said: list[tuple[str, attach_pb2.AttachRequest]] = []
 
     def tunnel(self, peer: Peer) -> Any:
-        def send(frame: bytes, pool: PoolKey | None = None, sent: int = 0) -> None:
+        def send(frame: bytes, pool: PoolKey | None = None, sent: int = 0, placing: Placing | None = None) -> None:
             self.said.append((peer.node_id, attach_pb2.AttachRequest.FromString(frame)))
 
-        return SimpleNamespace(open=lambda *_: SimpleNamespace(send=send))
+        return SimpleNamespace(open=lambda *_: SimpleNamespace(send=send, half=False))
 
 
-TWO, THREE = Elsewhere(Peer("two", "two:1"), POOL), Elsewhere(Peer("three", "three:1"), POOL)
+TWO, THREE = Elsewhere(Peer("two", "two:1"), THERE.pool), Elsewhere(Peer("three", "three:1"), THERE.pool)
 
 
 def attached(far: Far, where: dict[str, Elsewhere]) -> AttachStream:

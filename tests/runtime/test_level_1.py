@@ -56,6 +56,9 @@ class Host:
     def pool(self, key: PoolKey) -> Pool:
         return self.pools[key]
 
+    def pool_if_any(self, key: PoolKey) -> Pool | None:
+        return self.pools.get(key)
+
 
 def declares(name: str, **parts: Any) -> Profile:
     document = Document(name, name, digest=name, **parts)

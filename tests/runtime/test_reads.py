@@ -18,8 +18,8 @@ async def test_DLV_1_a_read_does_not_tell_an_end_that_is_not_written():
     shell.submit("t", Interest.OUTCOME)
     await shell.settle()
     shell.reads.held = True
-    look = asyncio.create_task(shell.reach.get_task(TENANT, "t"))
-    list_all = asyncio.create_task(shell.reach.list_tasks(TaskQuery(TENANT)))
+    look = asyncio.create_task(shell.reach.tasks.get(TENANT, "t"))
+    list_all = asyncio.create_task(shell.reach.tasks.page(TaskQuery(TENANT)))
     for _ in range(5):
         await asyncio.sleep(0)
     shell.cancel("t", "now")
@@ -32,7 +32,7 @@ async def test_DLV_1_a_read_does_not_tell_an_end_that_is_not_written():
     assert (one.state, of_list.state) == (TaskState.PENDING, TaskState.PENDING)
     shell.reads.held = False
     await shell.settle()
-    after = await shell.reach.get_task(TENANT, "t")
+    after = await shell.reach.tasks.get(TENANT, "t")
     assert after is not None
     assert after.state is TaskState.CANCELLED
     await shell.stop()

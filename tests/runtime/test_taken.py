@@ -103,7 +103,7 @@ async def test_DLV_1_a_cancel_that_comes_before_the_task_does_not_end_it():
 
 async def test_DLV_1_a_read_tells_how_it_ended_first(shell):
     shell.reads.held = True
-    look = asyncio.create_task(shell.reach.get_task("acme", "t"))
+    look = asyncio.create_task(shell.reach.tasks.get("acme", "t"))
     for _ in range(5):
         await asyncio.sleep(0)
     shell.submit("t", Interest.ACCEPTANCE)

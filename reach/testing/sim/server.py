@@ -145,7 +145,7 @@ class Server:
         host = self.host
         settings = WebhookSettings(delays_s=DELAYS_S)
         deliveries = Webhooks(
-            host.outbox.done, host.committer.submit, self.reach.get_task, self.receivers.post, RULES, host.clock,
+            host.outbox.done, host.committer.submit, self.reach.tasks.get, self.receivers.post, RULES, host.clock,
             self.notes, settings, process,
         )  # fmt: skip
         host.outbox.register(KIND, deliveries, Bounds(facts=self.random.choice((2, 64)), lanes=8))
@@ -232,7 +232,7 @@ class Server:
 
         async def look() -> None:
             try:
-                task = await self.reach.get_task(tenant, task_id)
+                task = await self.reach.tasks.get(tenant, task_id)
             except StoreError:
                 return
             if self.process is process and not process.dead:

@@ -143,6 +143,38 @@ class PoolName(_message.Message):
 Global___PoolName: _TypeAlias = PoolName  # noqa: Y015
 
 @_typing.final
+class Spill(_message.Message):
+    """How far a task has come that may go to another pool if the one it is brought to is full. Who brings it says that it
+    does; a node before there was this says nothing, and what is full then is refused.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FULL_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def full(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolName]:
+        """Pools that took no more of it, in the order in which they were tried; coming back: that of the node as the last."""
+
+    @_builtins.property
+    def refusal(self) -> _error_pb2.Error:
+        """What it would be refused with now: that of the pool which is worth coming back to soonest. Absent: none was full."""
+
+    def __init__(
+        self,
+        *,
+        full: _abc.Iterable[Global___PoolName] | None = ...,
+        refusal: _error_pb2.Error | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "refusal", b"refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Spill: _TypeAlias = Spill  # noqa: Y015
+
+@_typing.final
 class LinkRequest(_message.Message):
     """Items going to the owner. One repeated field per kind, handled in the order of the fields."""
 
@@ -300,6 +332,7 @@ class ChannelData(_message.Message):
     FRAME_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     SENT_FIELD_NUMBER: _builtins.int
+    SPILL_FIELD_NUMBER: _builtins.int
     channel: _builtins.int
     """The channel."""
     frame: _builtins.bytes
@@ -310,6 +343,10 @@ class ChannelData(_message.Message):
     def pool(self) -> Global___PoolName:
         """Where the submits of the frame go: level 1 is done."""
 
+    @_builtins.property
+    def spill(self) -> Global___Spill:
+        """There are other pools for the submit in the frame. It comes back with this, and without a pool, if its pool is full."""
+
     def __init__(
         self,
         *,
@@ -317,10 +354,11 @@ class ChannelData(_message.Message):
         frame: _builtins.bytes = ...,
         pool: Global___PoolName | None = ...,
         sent: _builtins.int = ...,
+        spill: Global___Spill | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["pool", b"pool"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pool", b"pool", "spill", b"spill"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "frame", b"frame", "pool", b"pool", "sent", b"sent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel", b"channel", "frame", b"frame", "pool", b"pool", "sent", b"sent", "spill", b"spill"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -723,6 +761,7 @@ class CallRequest(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
+    SPILL_FIELD_NUMBER: _builtins.int
     method: _builtins.str
     """Full name of the method, with the leading slash."""
     traceparent: _builtins.str
@@ -737,6 +776,10 @@ class CallRequest(_message.Message):
     def pool(self) -> Global___PoolName:
         """Where level 1 has placed its task."""
 
+    @_builtins.property
+    def spill(self) -> Global___Spill:
+        """There are other pools for its task: if this one is full, it is misplaced."""
+
     def __init__(
         self,
         *,
@@ -745,10 +788,11 @@ class CallRequest(_message.Message):
         traceparent: _builtins.str = ...,
         pool: Global___PoolName | None = ...,
         request: _builtins.bytes = ...,
+        spill: Global___Spill | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "pool", b"pool"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "pool", b"pool", "spill", b"spill"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "method", b"method", "pool", b"pool", "request", b"request", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["identity", b"identity", "method", b"method", "pool", b"pool", "request", b"request", "spill", b"spill", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -763,6 +807,7 @@ class CallResponse(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     MISPLACED_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
+    SPILL_FIELD_NUMBER: _builtins.int
     message: _builtins.bytes
     """The message."""
     misplaced: _builtins.bool
@@ -771,16 +816,21 @@ class CallResponse(_message.Message):
     def pool(self) -> Global___PoolName:
         """The pool that it belongs to, if that is known."""
 
+    @_builtins.property
+    def spill(self) -> Global___Spill:
+        """It came with one. Without a pool: the one that it was brought to is full."""
+
     def __init__(
         self,
         *,
         message: _builtins.bytes = ...,
         misplaced: _builtins.bool = ...,
         pool: Global___PoolName | None = ...,
+        spill: Global___Spill | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["pool", b"pool"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pool", b"pool", "spill", b"spill"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "misplaced", b"misplaced", "pool", b"pool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "misplaced", b"misplaced", "pool", b"pool", "spill", b"spill"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,78 @@
+"""Tasks as people ask for them: one, many, removed for good (DLV-12). What is in memory is told as it stands, the rest
+as the journal has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from reach.core.decision_record import Record, records_of
+from reach.core.model import FIRST_TERMINAL, Task, TaskKey
+from reach.runtime.retention import Tending
+from reach.store.base import StoredTask, TaskQuery, may_go_on
+
+if TYPE_CHECKING:
+    from reach.runtime.elsewhere import Whereabouts
+    from reach.runtime.host import Host
+
+
+class TaskViews:
+    """See the module."""
+
+    def __init__(self, host: Host, tending: Tending) -> None:
+        self._host = host
+        self._tending = tending
+        self.abroad: Whereabouts | None = None
+        """What other nodes have; None on a node that is alone."""
+
+    async def get(self, tenant: str, task_id: str) -> Task | None:
+        """One task, from memory or from the journal. Raises Elsewhere for one that is not over and not here."""
+        found = await self._host.read(self._host.past.find, tenant, task_id)
+        live = self._live((tenant, task_id), found)
+        if live is None and self.abroad is not None:
+            await self.abroad.check_task(tenant, task_id, found)
+        if live is not None or found is None:
+            return live
+        return self._host.past.shown(found)
+
+    async def decisions(self, task: Task) -> dict[int, Record]:
+        """Why the attempts of a task are where they are (RTE-13): from memory, else from the journal."""
+        records = records_of(task)
+        told = {past.number for past in task.history or ()} | ({task.attempt} if task.instance_id else set())
+        if not task.volatile and not told <= records.keys():
+            records = await self._host.read(self._host.past.decisions, task.tenant, task.task_id) | records
+        return records
+
+    async def page(self, query: TaskQuery) -> tuple[list[Task], bool]:
+        """Tasks of the journal, latest first, and whether there may be more; open ones as they stand now."""
+        stored: list[StoredTask] = await self._host.read(self._host.past.list_tasks, query)
+        tasks = []
+        for one in stored:
+            live = self._live((one.task.tenant, one.task.task_id), one)
+            tasks.append(live if live is not None else self._host.past.shown(one))
+        return tasks, may_go_on(query, stored)
+
+    def _live(self, key: TaskKey, stored: StoredTask | None) -> Task | None:
+        """A task that is in memory, unless memory is ahead: what the store does not have has not happened yet, for it
+        may still be undone; and of an id that turns out to be taken the store knows the truth."""
+        task = self._host.tasks.get(key)
+        if task is None or task.volatile:
+            return task if task is not None and task.row else None
+        if stored is None or stored.task.row != task.row or (stored.outcome is None) is (task.state >= FIRST_TERMINAL):
+            return None
+        return task
+
+    def open_of(self, tenant: str) -> int:
+        """How many tasks of a tenant are here that have not ended."""
+        return sum(1 for task in self._host.tasks.values() if task.tenant == tenant and task.state < FIRST_TERMINAL)
+
+    async def remove(self, tasks: Iterable[Task]) -> int:
+        """Removes tasks that have ended, for good; returns how many there were."""
+        rows = {task.row: task.key for task in tasks}
+        removed = await self._tending.do(partial(self._host.past.remove, list(rows)))
+        for row, key in rows.items():
+            task = self._host.tasks.get(key)
+            if task is not None and task.row == row:
+                del self._host.tasks[key]  # or its id would still be answered for
+        return removed
