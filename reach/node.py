@@ -126,10 +126,10 @@ class Node:
             policies=tuple(self.rules.policies.known),
         )
         reader = self.reader = TaskReader(limits)
-        notes = TelemetryNotes(self.metrics, tracing)
-        self.host = Host(
-            journal, ProtoCodec(reader), notes, Clock(), host_settings(self.config, self.rules.policies), _store_broken
-        )
+        codec = ProtoCodec(reader)
+        notes = TelemetryNotes(self.metrics, tracing, lambda spec: codec.selector_of(spec).intent)
+        settings = host_settings(self.config, self.rules.policies)
+        self.host = Host(journal, codec, notes, Clock(), settings, _store_broken)
         self._stack.push_async_callback(self.host.stop)
         self.host.level_1.default_retry = reader.default_retry
         self.reach = Reach(self.host, self.node_id)

@@ -38,9 +38,11 @@ HEALTH_LINES = 20
 class TelemetryNotes:
     """The host's `Notes`. Called on the loop; `ended` is called for each task and does next to nothing."""
 
-    def __init__(self, metrics: Metrics, tracing: Tracing) -> None:
+    def __init__(self, metrics: Metrics, tracing: Tracing, intent_of: Callable[[bytes], str]) -> None:
         self.metrics = metrics
         self.tracing = tracing
+        self._intent_of = intent_of
+        """The intent that a request names; empty if none."""
         self.watchers: Callable[[Instance], None] | None = None
         """Who hears that something rare happened to an instance (`runtime.watching`)."""
         self._second = 0
@@ -56,6 +58,10 @@ class TelemetryNotes:
         metrics.durations.of(task.requirement.capability).observe((outcome.queued_ms + outcome.ran_ms) / 1_000)
         if outcome.transfers:
             metrics.transferred(outcome.transfers)
+        if outcome.extra and (executed := outcome.extra.get("executed_intent")):
+            asked = self._intent_of(task.spec)
+            if asked and asked != executed:
+                metrics.mismatched()
         if task.trace:
             reason = outcome.fault.reason.name if outcome.fault is not None else ""
             self.tracing.attempt_ended(task.key, task.attempt, name, reason)

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, result_pb2, result_pb2_grpc
-from reach import Agent, Client, InvalidRequest, Task, Unavailable
-from reach.config import Config, Server, Storage
+from reach import Agent, Answer, Client, InvalidRequest, Task, Unavailable
+from reach.config import Config, Router, Server, Storage
 from reach.node import Node
 from reach.telemetry.exposition import prometheus_text
 
@@ -27,19 +27,25 @@ def _total(node: Node, name: str, **labels: str) -> float:
 
 
 async def test_OBS_2_each_counter_is_fed_by_what_happens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    node = Node(Config(server=Server(port=0, admin_port=0), storage=Storage(type="sqlite", path=str(tmp_path))))
+    (tmp_path / "routes.yaml").write_text("routes: [{intent_prefix: a, require_capability: work}]\n")
+    router = Router(routes_file=str(tmp_path / "routes.yaml"))
+    storage = Storage(type="sqlite", path=str(tmp_path))
+    node = Node(Config(server=Server(port=0, admin_port=0), storage=storage, router=router))
     await node.start()
     address = f"127.0.0.1:{node.port}"
-    agents = [Agent("worker", addr=address, instance_id=f"worker-{number}") for number in range(2)]
+    agents = [
+        Agent("worker", addr=address, instance_id=f"worker-{number}", capabilities=["work"]) for number in range(2)
+    ]
     first: list[str] = []
+    answers: list[Answer] = []
 
-    async def work(task: Task) -> str:
+    async def work(task: Task) -> str | Answer:
         if task.text == "busy" and not first:
             first.append(task.task_id)
             raise Unavailable("not now")
         if task.text == "bug":
             raise ValueError("a bug")
-        return "done"
+        return answers.pop() if task.text == "other" else "done"
 
     for agent in agents:
         agent.route()(work)
@@ -63,6 +69,13 @@ async def test_OBS_2_each_counter_is_fed_by_what_happens(tmp_path: Path, caplog:
         assert _total(node, "agentreach_store_row_total") >= 8
         assert _total(node, "agentreach_store_commit_duration_seconds_count") >= 6
         assert _total(node, "agentreach_agents", health="HEALTHY") == 2
+
+        # An agent that did something else than it was asked for.
+        for intent, executed in (("a.b", "a.b"), ("a.b", "a.c"), ("a.b", ""), (None, "a.c")):
+            answers.append(Answer("done", executed_intent=executed))
+            asked = {"intent": intent} if intent else {"agent_id": "worker"}
+            assert (await client.send(payload="other", **asked)).executed_intent == executed  # type: ignore[arg-type]
+        assert _total(node, "agent_route_mismatch_total") == 1
 
         # Refusals: of an item of a stream, and of a call.
         with pytest.raises(InvalidRequest):
