@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from reach.cluster.etcd_api import Access
@@ -25,7 +27,7 @@ async def coordination(access: Access, name: str) -> list[Finding]:
         name: Of the cluster of nodes.
     """
     members = await asyncio.gather(*(ask(access, endpoint) for endpoint in access.endpoints))
-    context = _context(access)
+    context = context_of(access)
     ahead = await asyncio.gather(
         *(asyncio.to_thread(clock_ahead, access, one.endpoint, context) for one in members if not one.error)
     )
@@ -99,7 +101,18 @@ def judged(members: Sequence[Member]) -> Iterator[Finding]:
         yield ok("etcd", f"{len(there)} of {len(members)} members answer, version {there[0].version}")
 
 
-def _context(access: Access) -> ssl.SSLContext | None:
-    if access.ca is None:
+def context_of(access: Access) -> ssl.SSLContext | None:
+    """How a member is asked over HTTPS: by its authority, with our certificate. None: without TLS.
+
+    Nodes check `Access.server_name`, a name that is not the host of a member; here it is not looked at.
+    """
+    if not access.tls:
         return None
-    return ssl.create_default_context(cadata=access.ca.decode())
+    context = ssl.create_default_context(cadata=access.ca.decode() if access.ca is not None else None)
+    context.check_hostname = not access.server_name
+    if access.certificate is not None and access.key is not None:
+        with TemporaryDirectory() as folder:  # ssl reads them from a file only; the folder is ours alone
+            both = Path(folder) / "client.pem"
+            both.write_bytes(access.certificate + b"\n" + access.key)
+            context.load_cert_chain(both)
+    return context

@@ -82,11 +82,7 @@ class Past:
 
     def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
         """Facts of the outbox, whoever delivers them. Blocks: to be called through `Host.read`."""
-        every = getattr(self._journal, "every_fact", None)  # of one that is shared, `facts` are those that are ours
-        found: list[StoredFact] = (
-            every(kind, after, limit, lane) if every is not None else self._journal.facts(kind, lane, after, limit)
-        )
-        return found
+        return self._journal.every_fact(kind, after, limit, lane)
 
     def asked(self, question: AskJournal) -> None:
         """An agent speaks of an attempt, or a caller of a task, that is not in memory."""

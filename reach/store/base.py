@@ -169,7 +169,11 @@ class Journal(Protocol):
         """Lanes of a kind of facts that hold any, in order of their names; `after`: from behind that one."""
 
     def facts(self, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
-        """Facts of a lane that are to be delivered, in order, from behind the number `after`."""
+        """Facts of a lane that this node is to deliver, in order, from behind the number `after`."""
+
+    def every_fact(self, kind: str, after: int, limit: int, lane: str | None = None) -> list[StoredFact]:
+        """Facts of a kind, or of one lane of it, whosever they are, in order, from behind the number `after`. Who has
+        claimed what they are to be delivered to finds here what its former owner did not keep."""
 
     def purge(self, ended_before_ms: int, limit: int, *, dead_letters: bool = False) -> int:
         """Removes up to `limit` tasks that ended before, the first to end first: dead letters, or all others. Returns
@@ -228,10 +232,6 @@ class SharedJournal(Journal, Protocol):
 
     def lost(self) -> frozenset[int]:
         """Shards that were found to be another's since this was last called. Asks nobody, from any thread."""
-
-    def every_fact(self, kind: str, after: int, limit: int, lane: str | None = None) -> list[StoredFact]:
-        """Facts of a kind, or of one lane of it, whosever they are, in order, from behind the number `after`. Who has
-        claimed what they are to be delivered to finds here what its former owner did not keep."""
 
     def arrived(self, known: Sequence[tuple[int, int]], limit: int) -> list[StoredTask]:
         """Up to `limit` tasks that moved to shards that the node holds, from shards of whoever; each is told again

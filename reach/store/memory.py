@@ -200,7 +200,7 @@ class MemoryJournal:
             return list(islice(found, max(limit, 0)))
 
     def every_fact(self, kind: str, after: int, limit: int, lane: str | None = None) -> list[StoredFact]:
-        """See `SharedJournal.every_fact`."""
+        """See `Journal.every_fact`."""
         with self._lock:
             self._check_open()
             found = (

@@ -147,7 +147,7 @@ class MemoryNode(Holding):
         return self._store.facts(kind, lane, after, limit, self._mine)
 
     def every_fact(self, kind: str, after: int, limit: int, lane: str | None = None) -> list[StoredFact]:
-        """See `SharedJournal.every_fact`."""
+        """See `Journal.every_fact`."""
         self._reach()
         return self._store.every_fact(kind, after, limit, lane)
 

@@ -251,7 +251,7 @@ class PostgresJournal(Holding):
         return found
 
     def every_fact(self, kind: str, after: int, limit: int, lane: str | None = None) -> list[StoredFact]:
-        """See `SharedJournal.every_fact`."""
+        """See `Journal.every_fact`."""
         found: list[StoredFact] = self._read(lambda db: read.every_fact(db, kind, after, limit, lane))
         return found
 

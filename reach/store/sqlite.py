@@ -358,6 +358,11 @@ class SqliteJournal:
         with self._read() as db:
             return sql.read_facts(db, kind, lane, after, limit)
 
+    def every_fact(self, kind: str, after: int, limit: int, lane: str | None = None) -> list[StoredFact]:
+        """See `Journal.every_fact`."""
+        with self._read() as db:
+            return sql.read_facts(db, kind, lane, after, limit)
+
     def size_bytes(self) -> int:
         """See `Journal.size_bytes`: pages in use and the write-ahead log."""
         with self._read() as db:

@@ -327,10 +327,11 @@ def read_lanes(db: sqlite3.Connection, kind: str, after: str | None, limit: int)
     return found
 
 
-def read_facts(db: sqlite3.Connection, kind: str, lane: str, after: int, limit: int) -> list[StoredFact]:
-    """Facts of a lane, in order."""
-    text = f"select id, {_OUTBOX} from outbox where kind = ? and lane = ? and id > ? order by id limit ?"
-    found = db.execute(text, (kind, lane, after, max(limit, 0)))
+def read_facts(db: sqlite3.Connection, kind: str, lane: str | None, after: int, limit: int) -> list[StoredFact]:
+    """Facts of a lane, or of all (None), in order."""
+    of_lane, name = ("", ()) if lane is None else ("and lane = ?", (lane,))
+    text = f"select id, {_OUTBOX} from outbox where kind = ? {of_lane} and id > ? order by id limit ?"
+    found = db.execute(text, (kind, *name, after, max(limit, 0)))
     return [StoredFact(values[0], OutboxRow._make(values[1:])) for values in found]
 
 

@@ -22,6 +22,8 @@ from reach.cluster.base import (
 )
 from reach.cluster.etcd import EtcdCluster
 from reach.cluster.etcd_api import Access, EtcdClient, Followed, put
+from reach.cluster.etcd_api.members import clock_ahead
+from reach.doctor.coordination import context_of
 from tests.contracts.clusters import eventually, open_backend
 from tests.contracts.etcd_servers import EtcdServers, need_etcd
 
@@ -364,6 +366,10 @@ async def test_etcd_with_TLS_on_both_sides(tmp_path):
         async with EtcdCluster(Access(servers.endpoints, **access)) as cluster:
             await cluster.membership.join(info(0))
             await eventually(lambda: "n0" in cluster.membership.nodes())
+        shown = Access(servers.endpoints, **access)  # to `reach doctor` too, which looks at clocks by calls of its own
+        for at, seen in ((shown, True), (Access(servers.endpoints, ca=ca), False)):
+            ahead = await asyncio.to_thread(clock_ahead, at, servers.endpoints[0], context_of(at))
+            assert (ahead is not None) is seen
         for wrong in (Access(servers.endpoints), Access(servers.endpoints, ca=ca)):
             client = EtcdClient(wrong)
             with pytest.raises(ClusterError):

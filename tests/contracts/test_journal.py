@@ -390,6 +390,16 @@ def test_facts_are_kept_in_order_by_lane_until_they_are_done(kept):
     assert facts_of(journal) == {"b": [fact("k1", "b")]}
 
 
+def test_facts_of_a_kind_are_told_in_the_order_in_which_they_came_whatever_their_lane(kept):
+    kept.journal.commit(writes(outbox=[fact("k3"), fact("k1", "b"), fact("other", kind="webhook"), fact("k2")]))
+    journal = kept.reopen()
+    every = journal.every_fact("turn", 0, 10)
+    assert [one.fact.key for one in every] == ["k3", "k1", "k2"]
+    assert journal.every_fact("turn", every[0].number, 1) == every[1:2]
+    assert [one.fact.key for one in journal.every_fact("turn", 0, 10, "a")] == ["k3", "k2"]
+    assert journal.every_fact("turn", every[-1].number, 10) == []
+
+
 def test_a_fact_has_one_name_and_the_first_of_a_name_counts(kept):
     kept.journal.commit(writes(outbox=[fact("k", body=b"1"), fact("k", body=b"2")]))
     kept.journal.commit(writes(outbox=[fact("k", body=b"3"), fact("k", kind="webhook"), fact("k", shard=4)]))
