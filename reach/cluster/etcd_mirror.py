@@ -42,8 +42,6 @@ class Mirror:
         self.revision = 0
         """All changes up to here are in it."""
         self.filled = asyncio.Event()
-        self.lists = 0
-        """How often the whole was read."""
 
     def get(self, key: bytes) -> KeyValue | None:
         """The entry of a key below the prefix."""
@@ -103,7 +101,6 @@ class Mirror:
         changed = [key for key, one in entries.items() if before.get(key) != one]
         changed += [key for key in before if key not in entries]
         self._entries = entries
-        self.lists += 1
         self._heard()
         self._advance(revision, changed)
         self.filled.set()

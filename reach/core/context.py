@@ -81,9 +81,6 @@ class Facts(NamedTuple):
     """What was made of it."""
 
 
-NO_FACTS = Facts({}, {})
-
-
 def _size(content: Content) -> int:
     return len(content) if isinstance(content, bytes) or content.isascii() else len(content.encode())
 

@@ -79,13 +79,6 @@ def _decide(pool: Pool, task: Task, pin: Pin | None, now_ms: int) -> Verdict:
     return pool.assignment.decide(task, pin)
 
 
-def explained(router: Router, requirement: Requirement, avoided: tuple[str, ...] = (), cost: int = 1) -> dict[str, str]:
-    """Why each instance would be dropped, by instance id; empty for candidates."""
-    verdict = router.undisturbed(lambda: router.pick(requirement, avoided, cost))
-    reasons = reasons_of(router, verdict, avoided, cost)
-    return {one.instance_id: reasons.get(one.bit, "") for one in router.instances if one is not None}
-
-
 def reasons_of(
     router: Router, verdict: Verdict, avoided: tuple[str, ...], cost: int, new_session: bool = False, version: str = ""
 ) -> dict[int, str]:

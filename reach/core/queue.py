@@ -177,10 +177,6 @@ class WaitQueue:
         order, row, _, _, flow = line.head(now_ms)
         return (-step_of(order, now_ms), *flow.rank(), order, row)
 
-    def heads(self, now_ms: int = 0) -> list[Task]:
-        """The first task of each line, the one whose turn it is first."""
-        return [self._lines[kind].head(now_ms)[3] for _, _, kind in sorted(self.kinds(now_ms))]
-
     def firsts(self) -> list[Task]:
         """One task of each line, in no order that means anything."""
         return [line.one()[3] for line in self._lines.values()]

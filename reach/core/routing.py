@@ -234,10 +234,6 @@ class Router(Choosing):
         held = instance.inflight + instance.foreign
         return held + cost <= max(int(instance.max_concurrency * self.overcommit), cost)
 
-    def free_count(self, requirement: Requirement) -> int:
-        """How many instances with a free slot could take a task with this requirement."""
-        return (self.static_mask(requirement) & self._masks[_FREE]).bit_count()
-
     def room(self, requirement: Requirement) -> tuple[int, int, float, int]:
         """What level 1 wants to know: (free slots, highest priority and best score among those that have one,
         instances that could ever take it). Slots of many are estimated from a few."""

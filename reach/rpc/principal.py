@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -156,13 +155,3 @@ set_principal: Final = _principal.set
 def principal_of(context: grpc.aio.ServicerContext[Any, Any] | None) -> Principal:
     """Who makes the call that is being handled. The interceptor has set it before any servicer runs."""
     return _principal.get()
-
-
-@contextmanager
-def acting_as(principal: Principal) -> Iterator[None]:
-    """Calls servicers without a server, as this principal: for tests, and for calls from inside."""
-    token = _principal.set(principal)
-    try:
-        yield
-    finally:
-        _principal.reset(token)

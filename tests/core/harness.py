@@ -290,6 +290,11 @@ def of(sends: Iterable[Any], kind: type) -> list[Any]:
     return [send for send in sends if type(send) is kind]
 
 
+def heads_of(queue: WaitQueue, now_ms: int = 0) -> list[Any]:
+    """The first task of each line, the one whose turn it is first."""
+    return [queue.head(kind, now_ms) for _, _, kind in sorted(queue.kinds(now_ms))]
+
+
 def outcome_of(task: Task) -> Any:
     assert task.outcome is not None, task
     assert task.state is task.outcome.state

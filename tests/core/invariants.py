@@ -11,6 +11,7 @@ from reach.core.roster import Lane
 from reach.core.rows import Writes
 from reach.core.score_index import BANDS, BUCKETS, ScoreIndex
 from reach.core.stream import Kind
+from tests.core.harness import heads_of
 
 
 def check(pool: Pool, everyone: list[Instance]) -> None:
@@ -130,7 +131,7 @@ def check_queue(pool: Pool) -> None:
     assert pool.queue.bytes == sum(task.size for task in pool.queue)
     assert pool.queue._delayed_bytes == sum(task.size for task in pool.queue.delayed())
     now_ms = pool.router.now_ms
-    for head in pool.queue.heads(pool.queue.looked_ms):
+    for head in heads_of(pool.queue, pool.queue.looked_ms):
         pin, instance = pool.pins.look((head.tenant, head.session), now_ms) if head.session else None, None
         if (
             pin is not None

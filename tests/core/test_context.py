@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reach.core import context as c
-from reach.core.context import CONTEXT_BYTES, NO_FACTS, RAW_TURNS, Context, Exchange, Facts, Said
+from reach.core.context import CONTEXT_BYTES, RAW_TURNS, Context, Exchange, Facts, Said
 from reach.core.model import TaskState
 from reach.core.summary import LINE_BYTES, extract, lines_of
 
@@ -19,7 +19,7 @@ def turn(number, request="", response="", agent="helper", state=TaskState.SUCCEE
 def context(turns=0):
     made = Context("acme", "app:user:1")
     for number in range(turns):
-        made.add(turn(number), NO_FACTS)
+        made.add(turn(number), Facts({}, {}))
     return made
 
 
@@ -27,11 +27,11 @@ def test_SES_3_the_last_five_turns_are_raw_and_older_ones_wait_for_a_summary_of_
     one = context(RAW_TURNS + 9)
     assert [turn.task_id for turn in one.turns] == [f"t{number}" for number in range(9, 14)]
     assert one.due() == []
-    one.add(turn(14), NO_FACTS)
+    one.add(turn(14), Facts({}, {}))
     due = one.due()
     assert [turn.task_id for turn in due] == [f"t{number}" for number in range(10)]
     assert one.due() == []  # they are being summarised
-    one.add(turn(15), NO_FACTS)
+    one.add(turn(15), Facts({}, {}))
     one.summarised(len(due), "in short")
     assert one.summary == "in short"
     assert [turn.task_id for turn in one.older] == ["t10"]
@@ -48,7 +48,7 @@ def test_SES_3_a_turn_counts_once_per_task():
 def test_a_turn_that_is_told_again_much_later_is_still_known():
     one = context(c.APPLIED)
     assert one.has("t0")
-    one.add(turn(c.APPLIED), NO_FACTS)
+    one.add(turn(c.APPLIED), Facts({}, {}))
     assert not one.has("t0")
 
 
@@ -72,12 +72,12 @@ def test_names_are_bounded_and_the_one_untouched_for_longest_goes():
 
 def test_the_last_answer_of_an_agent_stays_when_its_turns_have_left():
     one = context()
-    one.add(turn(0, response="the plan", agent="planner"), NO_FACTS)
+    one.add(turn(0, response="the plan", agent="planner"), Facts({}, {}))
     for number in range(1, 16):
-        one.add(turn(number), NO_FACTS)
+        one.add(turn(number), Facts({}, {}))
     one.summarised(len(one.due()), "")
     assert one.outputs == {"planner": ("t0", Said("", "the plan"))}
-    one.add(turn(17, response="a new plan", agent="planner"), NO_FACTS)
+    one.add(turn(17, response="a new plan", agent="planner"), Facts({}, {}))
     assert one.outputs == {}
 
 
@@ -98,7 +98,7 @@ def test_a_text_is_cut_and_bytes_are_whole_or_not_there(said, most, expected):
 def test_what_is_too_much_is_shortened_the_oldest_first():
     one = context()
     for number in range(9):
-        one.add(turn(number, request="q" * c.SIDE_BYTES, response="r"), NO_FACTS)
+        one.add(turn(number, request="q" * c.SIDE_BYTES, response="r"), Facts({}, {}))
     held = [*one.older, *one.turns]
     assert sum(turn.size for turn in held) <= CONTEXT_BYTES
     cut = [turn.request.cut for turn in held]
@@ -115,7 +115,7 @@ sizes = st.sampled_from((0, 1, 100, 1_000, 20_000, 70_000))
 def test_no_conversation_is_larger_than_its_bound(turns):
     one = context()
     for number, (asked, answered, summarise) in enumerate(turns):
-        one.add(turn(number, "q" * asked, "a" * answered), NO_FACTS)
+        one.add(turn(number, "q" * asked, "a" * answered), Facts({}, {}))
         if summarise and (due := one.due()):
             one.summarised(len(due), extract(one.summary, due))
         held = [*one.older, *one.turns]

@@ -1,6 +1,6 @@
 """Where sessions live: their time, their bounds, and how they are forgotten (SES-1, SES-2)."""
 
-from reach.core.context import NO_FACTS
+from reach.core.context import Facts
 from reach.core.homes import Accepted, Home, Room
 from tests.core.test_context import turn
 
@@ -14,7 +14,7 @@ def home(**room):
 
 def add(home, name, number, now_ms=0, row=1, at_ms=None, **more):
     accepted = Accepted(row, now_ms if at_ms is None else at_ms)
-    return home.add(name, turn(number), NO_FACTS, accepted, now_ms, **more)
+    return home.add(name, turn(number), Facts({}, {}), accepted, now_ms, **more)
 
 
 def restarted(home, now_ms=0, wall_ms=WALL, last_row=100):
@@ -114,8 +114,8 @@ def test_a_tenant_that_has_more_than_its_share_makes_room_for_others():
 def test_bytes_are_bounded_too_but_what_is_used_now_stays():
     one = home(max_bytes=30_000)
     big = turn(1, "x" * 16_000)
-    one.add(("acme", "a"), big, NO_FACTS, Accepted(1, 0), 0)
-    one.add(("acme", "b"), big, NO_FACTS, Accepted(1, 0), 0)
+    one.add(("acme", "a"), big, Facts({}, {}), Accepted(1, 0), 0)
+    one.add(("acme", "b"), big, Facts({}, {}), Accepted(1, 0), 0)
     assert [item.session for item in one] == ["b"]
     assert one.room.bytes <= 30_000
 

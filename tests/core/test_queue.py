@@ -8,7 +8,7 @@ from reach.core.fairness import AGEING_MS_PER_STEP
 from reach.core.model import Requirement, Task
 from reach.core.queue import WaitQueue
 from reach.errors import Reason
-from tests.core.harness import Shell
+from tests.core.harness import Shell, heads_of
 
 ONE, OTHER = Requirement(capability="one"), Requirement(capability="other")
 
@@ -72,7 +72,7 @@ def test_a_busy_requirement_does_not_hide_another():
     queue = WaitQueue()
     queue.push(waiting(1, 0, 9, ONE))
     queue.push(waiting(2, 0, 1, OTHER))
-    assert [task.row for task in queue.heads()] == [1, 2]
+    assert [task.row for task in heads_of(queue)] == [1, 2]
     assert queue.waits(ONE)
     assert queue.waits(OTHER)
     assert not queue.waits(Requirement())
@@ -164,7 +164,7 @@ def test_the_queue_equals_a_sorted_list(acts):
                 plain.append(task)
         firsts = [min((one for one in plain if one.requirement == one_kind), key=order, default=None)
                   for one_kind in kinds]  # fmt: skip
-        assert queue.heads() == sorted((one for one in firsts if one is not None), key=order)
+        assert heads_of(queue) == sorted((one for one in firsts if one is not None), key=order)
         assert set(queue) == set(plain)
         assert len(queue) == len(plain)
         assert bool(queue) is bool(plain)
@@ -194,10 +194,10 @@ def test_who_was_taken_out_and_comes_back_elsewhere_is_not_found_where_it_was():
         back(queue, tasks[1])
         assert drained(queue) == [0, 2]
         assert list(queue) == [tasks[1]]
-        (head,) = queue.heads()
+        (head,) = heads_of(queue)
         assert head is tasks[1]
         queue.pop(head)
-        assert not queue.heads()
+        assert not heads_of(queue)
 
 
 def _with_other_requirement(queue, task):

@@ -8,7 +8,7 @@ from reach.core import effects as fx
 from reach.core.model import Condition, EffectKind, Requirement, TaskState
 from reach.core.restore import restore_task, restore_waiting
 from reach.errors import ErrorClass, Reason
-from tests.core.harness import Shell, ended, named, outcome_of, running
+from tests.core.harness import Shell, ended, heads_of, named, outcome_of, running
 
 
 def test_running_work_survives_a_restart():
@@ -130,7 +130,7 @@ def test_PRF_8_many_that_wait_come_back_together_as_they_would_one_by_one(kinds,
         ]
         order: list[tuple[int, int]] = []
         while queue:
-            head = queue.heads(shell.now_ms + 500 * len(order))[0]
+            head = heads_of(queue, shell.now_ms + 500 * len(order))[0]
             queue.serve(head, shell.now_ms)
             order.append((head.row, queue.bytes))
         said = sorted((type(send).__name__, getattr(send, "kind", "")) for send in turn.sends)

@@ -10,7 +10,7 @@ from reach.core.decision import dropped
 from reach.core.model import Requirement
 from reach.core.picking import LOOKED_AT, bits, sample
 from reach.core.policies import NEAR_TIE, Policy
-from reach.core.preview import explained
+from reach.core.preview import reasons_of
 from reach.core.routing import Router
 from tests.core.harness import instance_of, profile
 
@@ -28,6 +28,13 @@ def router_of(*instances, overcommit=1.0):
 def pick(router, requirement=ANY, avoided=(), cost=1, seed=1):
     chosen = router.pick(requirement, avoided, cost, seed).chosen
     return chosen.instance_id if chosen is not None else None
+
+
+def explained(router, requirement, avoided=()):
+    """Why each instance would be dropped; empty for candidates."""
+    verdict = router.undisturbed(lambda: router.pick(requirement, avoided, 1))
+    reasons = reasons_of(router, verdict, avoided, 1)
+    return {one.instance_id: reasons.get(one.bit, "") for one in router.instances if one is not None}
 
 
 MATCHES = [
@@ -327,7 +334,7 @@ def test_the_router_equals_a_look_at_every_instance(acts, overcommit):
                 setattr(one, field, ("ill" if value else "") if act == "block" else value)
             router.place(one)
         usable = [one for one in instances if not one.blocked_by]
-        assert router.free_count(ANY) == sum(one.inflight < one.max_concurrency for one in usable)
+        assert bool(router.room(ANY)[0]) == any(one.inflight < one.max_concurrency for one in usable)
         assert router.has_room() == any(
             one.inflight < max(one.max_concurrency, int(one.max_concurrency * overcommit)) for one in usable
         )

@@ -16,10 +16,11 @@ from reach.core.spread import Placing
 from reach.errors import InvalidRequest, ReachError, Reason, Unavailable
 from reach.rpc import proxy as proxy_module
 from reach.rpc.peer_messages import Unreachable, unavailable
-from reach.rpc.principal import Principal, acting_as
+from reach.rpc.principal import Principal
 from reach.rpc.proxy import INFO, STREAM_RESULT, Proxy, placed
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.ownership import Peer
+from tests.rpc.acting import acting_as
 
 pytestmark = pytest.mark.asyncio
 TWO, THREE = Peer("two", "two:1"), Peer("three", "three:1")

@@ -23,7 +23,6 @@ from reach.rpc.principal import (
     KeyAuthentication,
     NoAuthentication,
     Principal,
-    acting_as,
     credentials_ended,
     principal_of,
 )
@@ -34,6 +33,7 @@ from reach.telemetry.tracing import Tracing
 from reach.wire.status import TABLE as CODES
 from reach.wire.status import error_from_rpc
 from tests import contract_text
+from tests.rpc.acting import acting_as
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-00"

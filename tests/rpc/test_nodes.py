@@ -14,9 +14,10 @@ from reach.cluster.leader import Leader
 from reach.cluster.single import SingleCluster
 from reach.core.placement import SHARDS
 from reach.errors import InvalidRequest, Reason
-from reach.rpc.principal import Principal, acting_as
+from reach.rpc.principal import Principal
 from reach.runtime.steering import Steering
 from reach.store.base import StoreUnavailable
+from tests.rpc.acting import acting_as
 from tests.rpc.nodes import SECRET, Cluster, cluster, until
 from tests.rpc.peers import TIMEOUT, Stubs, pb, refusal, running
 
