@@ -29,6 +29,9 @@ CONFIRM_SECONDS: Final = 0.5
 SURE_MS: Final = 2_000
 """How long a confirmation is worth something. Others may claim at any time, and serve at once."""
 LOG_EVERY_MS: Final = 10_000
+LEARN_MS: Final = 500
+"""How long after a loss the wish may come that explains it: the heir may hear of it first, and claim at once. Until
+then nothing is claimed back."""
 DOUBTED: Final = 10_000
 """Acts that wait for the next confirmation; what comes beyond is done on what is known."""
 
@@ -61,6 +64,8 @@ class Claims:
         self.may_claim: Callable[[], bool] = lambda: True
         """Whether the wish can be trusted. Who does not surely belong to the cluster keeps what it has, and would only
         take away, time and again, what others were given meanwhile."""
+        self._unexplained: dict[int, int] = {}
+        """Shards that another node has claimed though, as far as is known, they are to be here; and since when."""
         self._brought: list[tuple[int, int]] = []
         """Rows and hops of tasks that had come when it was looked last."""
         host.by_shard = True
@@ -76,6 +81,7 @@ class Claims:
         if self._wished == frozenset(shards):
             return
         self._wished = frozenset(shards)
+        self._explain()
         self._settled.clear()
         self._stirred.set()
 
@@ -152,7 +158,8 @@ class Claims:
             return
         if too_many := self.owned - wished:
             await self._leave(too_many)
-        if (missing := wished - self.owned) and self.may_claim():
+        self._explain()
+        if (missing := wished - self.owned - self._unexplained.keys()) and self.may_claim():
             await self._claim(missing)
         if self.owned == self._wished:
             self._settled.set()
@@ -192,12 +199,36 @@ class Claims:
 
     def _lost(self, shards: frozenset[int]) -> None:
         if lost := shards & self.owned:
-            log.warning("shards are another node's: what was decided here is void", extra={"shards": sorted(lost)})
+            overtaken = self.is_in_doubt() or not self.may_claim()
             self._forget(lost)
+            if overtaken:
+                _warn(lost)
+            else:
+                self._unexplained.update(dict.fromkeys(lost, self._clock.now_ms()))
+                self._explain()
             self._stirred.set()
+
+    def _explain(self) -> None:
+        """Says why shards were lost, once that is known: they were to move, and their heir was sooner than this node
+        could give them up; or somebody claimed what is wished to be here."""
+        if not self._unexplained:
+            return
+        wished, now_ms = self._wished, self._clock.now_ms()
+        moved = [shard for shard in self._unexplained if wished is not None and shard not in wished]
+        taken = [shard for shard, since_ms in self._unexplained.items() if now_ms - since_ms >= LEARN_MS]
+        for shard in {*moved, *taken}:
+            del self._unexplained[shard]
+        if moved:
+            log.info("shards went to another node, as placed", extra={"shards": sorted(moved)})
+        if taken := [shard for shard in taken if shard not in moved]:
+            _warn(taken)
 
     def _forget(self, shards: frozenset[int]) -> None:
         self.owned -= shards
         leave(self._host, shards)
         self._host.committer.forget(shards)
         self.on_change()
+
+
+def _warn(shards: Collection[int]) -> None:
+    log.warning("shards are another node's: what was decided here is void", extra={"shards": sorted(shards)})

@@ -14,7 +14,7 @@ from reach.core.model import FIRST_TERMINAL, PoolKey, TaskState
 from reach.core.placement import shard_of
 from reach.core.stream import Interest
 from reach.errors import Reason
-from reach.runtime.claims import SURE_MS
+from reach.runtime.claims import LEARN_MS, SURE_MS
 from reach.runtime.moving import take
 from reach.wire.agents import read_registration
 from tests.runtime.claiming import ALL, Link, Node, two_nodes
@@ -68,6 +68,63 @@ async def test_CLU_2_only_the_shard_that_was_lost_is_given_up(nodes: tuple[Node,
     assert one.heard(kept)[0][0] == "accepted"
     await one.confirm()
     assert one.claims.owned >= frozenset(ALL) - {NOBODY}
+
+
+PLANNED, VOID = (
+    ("INFO", "shards went to another node, as placed"),
+    ("WARNING", "shards are another node's: what was decided here is void"),
+)
+
+
+def said_of_losses(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    return [one for one in said if one in (PLANNED, VOID)]
+
+
+@pytest.mark.parametrize("who_knows_first", ["owner", "heir"])
+async def test_CLU_4_a_shard_that_was_to_move_is_no_warning_though_its_heir_was_sooner(
+    nodes: tuple[Node, Node], caplog: pytest.LogCaptureFixture, who_knows_first: str
+) -> None:
+    """An operator who reads of void decisions looks for a node that hangs."""
+    caplog.set_level("INFO")
+    one, two = nodes
+    rest = frozenset(ALL) - {NOBODY}
+    if who_knows_first == "owner":
+        one.claims._wished = rest  # and was not here yet
+    await two.own([NOBODY])
+    await one.confirm()
+    assert said_of_losses(caplog) == ([PLANNED] if who_knows_first == "owner" else [])
+    one.claims.wish(rest)
+    await one.confirm()
+    await two.confirm()
+    assert said_of_losses(caplog) == [PLANNED]
+    assert (one.claims.owned, two.claims.owned) == (rest, {NOBODY}), "nor was it claimed back"
+
+
+async def test_CLU_2_a_shard_that_was_to_stay_is_a_warning_and_claimed_back(
+    nodes: tuple[Node, Node], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    one, two = nodes
+    await two.own([NOBODY])
+    two.claims._wished = frozenset()
+    await one.confirm()
+    one.clock.ahead_ms += LEARN_MS
+    await one.confirm()
+    assert said_of_losses(caplog) == [VOID]
+    await one.confirm()
+    assert one.claims.owned == frozenset(ALL)
+
+
+async def test_CLU_2_who_was_overtaken_as_it_hung_says_so_whatever_is_wished_by_now(
+    nodes: tuple[Node, Node], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = nodes
+    await two.own(ALL)
+    one.claims._wished = frozenset()
+    one.clock.ahead_ms = SURE_MS + 500
+    await one.confirm()
+    assert said_of_losses(caplog) == [VOID]
 
 
 async def test_CLU_2_a_node_that_was_paused_says_nothing_until_it_knows(nodes: tuple[Node, Node]) -> None:
