@@ -98,7 +98,7 @@ async def test_CLU_4_a_shard_that_was_to_move_is_no_warning_though_its_heir_was_
     await one.confirm()
     await two.confirm()
     assert said_of_losses(caplog) == [PLANNED]
-    assert (one.claims.owned, two.claims.owned) == (rest, {NOBODY}), "nor was it claimed back"
+    assert (one.claims.owned, two.claims.owned) == (rest, frozenset({NOBODY})), "nor was it claimed back"
 
 
 async def test_CLU_2_a_shard_that_was_to_stay_is_a_warning_and_claimed_back(
