@@ -7,6 +7,7 @@ import pytest
 from reach.core.model import Fault, TaskState
 from reach.core.stream import Kind
 from reach.errors import ErrorClass, Reason
+from reach.testing.sim.checker import VOLATILE_SECONDS
 from tests.sim.history import KEY, NOT_FOUND, OTHER_SPEC, REUSED, SPEC, History, Planted, delta, outcome
 
 PLANTED = Planted()
@@ -92,3 +93,18 @@ def test_the_content_that_counts_is_accepted() -> None:
     history.accept()
     history.checker.callers.accepted(KEY, SPEC)
     assert history.checker.violations == []
+
+
+def test_what_is_volatile_may_begin_anew_once_it_ended_long_ago_though_it_is_told_once_more() -> None:
+    """Found by seed 6003414: a server that stood still tells an end that it forgets in the same moment."""
+    h = History()
+    end, other = (outcome(state=state) for state in (TaskState.CANCELLED, TaskState.FAILED))
+    h.checker.submitted(KEY, volatile=True)
+    h.checker.callers.ended(KEY, end)
+    h.checker.now = lambda: VOLATILE_SECONDS + 1
+    h.checker.callers.ended(KEY, end)
+    h.checker.callers.open(KEY, TaskState.PENDING)
+    assert h.checker.violations == []
+    h.checker.callers.ended(KEY, other)
+    h.checker.callers.open(KEY, TaskState.PENDING)
+    assert [one.name for one in h.checker.violations] == ["TERMINAL_ABSORBS"], "this one has just ended"

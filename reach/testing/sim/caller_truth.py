@@ -41,7 +41,7 @@ class CallerTruth:
         if known.told is not None and known.told != ending:
             self._violate("TERMINAL_ABSORBS", key, f"it ended as {known.told}, now as {ending}")
         if known.told_at is None:
-            known.told_at = self._checker.now()
+            known.told_at = known.faded[1] if known.faded[0] == ending else self._checker.now()
         known.told = ending
         if outcome.state < FIRST_TERMINAL:
             self._violate("TERMINAL_ABSORBS", key, f"it ended in state {outcome.state}")

@@ -26,7 +26,7 @@ class TaskTruth:
     """What is known of one task."""
 
     __slots__ = (
-        "accepted", "acted", "attempts", "checkpoint", "effects", "failed", "given", "numbers", "offered",
+        "accepted", "acted", "attempts", "checkpoint", "effects", "faded", "failed", "given", "numbers", "offered",
         "outcome", "past", "reborn", "reserved", "row", "said", "spec", "told", "told_at", "volatile",
     )  # fmt: skip
 
@@ -53,6 +53,8 @@ class TaskTruth:
         self.told: Ending | None = None
         self.told_at: float | None = None
         """When somebody first heard of its end: a caller, or the agent whose answer was taken."""
+        self.faded: tuple[Ending | None, float | None] = None, None
+        """The end before, and when it was told, of what is volatile: a server that stood still may still know it."""
         self.numbers: dict[int, Any] = {}
         """What was told under each number."""
         self.reborn = False
@@ -62,6 +64,7 @@ class TaskTruth:
 
     def forget(self) -> None:
         """It is volatile, and nobody has to know of it any more: under the same id it begins anew."""
+        self.faded = self.told, self.told_at
         self.offered, self.given, self.told, self.told_at, self.reborn = {}, set(), None, None, True
 
 
