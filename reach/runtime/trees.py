@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 from reach.core import events as ev
@@ -155,16 +154,14 @@ class Trees:
 
     def ask_parent(self, task: Task, then: Callable[[Fault | None], None]) -> bool:
         """If nothing in memory tells whether the asking task, or the first of the tree, is cancelled, the journal is
-        asked, and `then` hears why the task cannot be taken, or None. False: there is no need."""
+        asked of one of them, and `then` hears why the task cannot be taken, or None: then this is to be called again.
+        False: there is no need."""
         names = self._unknown(task)
         if not names:
             return False
+        key = names[0]
 
-        def ask() -> None:
-            key = names.pop(0)
-            self._host.past.look_up(*key, partial(told, key))
-
-        def told(key: TaskKey, found: StoredTask | Fault | None) -> None:
+        def told(found: StoredTask | Fault | None) -> None:
             if isinstance(found, Fault):
                 then(found)
             elif found is not None and found.outcome is not None and found.outcome.state == TaskState.CANCELLED:
@@ -173,12 +170,9 @@ class Trees:
                 if len(self._fine) >= PARENTS:
                     self._fine.clear()
                 self._fine[key] = self._host.codec.budget_of(found.task.spec) if found is not None else b""
-                if names:
-                    ask()
-                else:
-                    then(None)
+                then(None)
 
-        ask()
+        self._host.past.look_up(*key, told)
         return True
 
     def budget_of(self, key: TaskKey) -> bytes:

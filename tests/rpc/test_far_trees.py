@@ -49,6 +49,20 @@ async def test_DLV_11_a_cancel_reaches_what_was_asked_for_at_other_nodes(nodes):
         assert (await refusal(call))[1] == "PARENT_CANCELLED"
 
 
+@pytest.mark.parametrize("mark", [True, False])
+async def test_DLV_11_all_nodes_hear_what_is_still_to_be_refused_and_what_is_not(nodes, mark, monkeypatch):
+    heard: list[tuple[str, tuple[str, str], bool]] = []
+    for name in ("two", "three"):
+        monkeypatch.setattr(
+            nodes[name].host.trees,
+            "cancelled_elsewhere",
+            lambda key, *, mark, name=name: heard.append((name, key, mark)),
+        )
+    nodes["one"].peers.tell_cancelled(("default", "some task"), mark)
+    await until(lambda: len(heard) == 2)
+    assert sorted(heard) == [(name, ("default", "some task"), mark) for name in ("three", "two")]
+
+
 async def test_DLV_6_the_budget_of_an_asker_at_another_node_bounds_what_it_asks_for(nodes):
     _, child, grandchild = await chain(nodes, budget={"tokens": 100, "max_hops": 2})
     assert budget_at(nodes, "two", child) == (100, 1)

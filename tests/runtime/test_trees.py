@@ -342,14 +342,24 @@ async def test_DLV_11_what_belongs_to_a_task_of_another_node_by_one_name_alone_i
     await shell.stop()
 
 
-async def test_DLV_11_a_task_that_has_ended_and_is_cancelled_all_the_same_takes_what_it_asked_for_along():
+@pytest.mark.parametrize("in_memory", [False, True])
+async def test_DLV_11_a_task_that_has_ended_and_is_cancelled_all_the_same_takes_what_it_asked_for_along(in_memory):
     """What is new is not refused: the task itself was not cancelled. Other nodes hold it the same way."""
     shell = Trees()
     told: list[tuple[str, bool]] = []
     shell.host.trees.tell = lambda key, mark: told.append((key[1], mark))
-    shell.host.trees._fine[TENANT, "r"] = b""
+    if in_memory:
+        shell.child("r")
+        await shell.settle()
+        first = shell.host.tasks[TENANT, "r"]
+    else:
+        shell.host.trees._fine[TENANT, "r"] = b""
     shell.child("a", "r", "r")
     await shell.settle()
+    if in_memory:
+        assert first.pool is not None
+        shell.host.post(first.pool, ev.Refuted(first, Fault(ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "no")))
+        await shell.settle()
     shell.cancel("r", "")
     await shell.settle()
     assert shell.states("a") == ["CANCELLED"]
@@ -359,6 +369,70 @@ async def test_DLV_11_a_task_that_has_ended_and_is_cancelled_all_the_same_takes_
     await shell.settle()
     assert shell.heard(late) == [("accepted", False)]
     await shell.stop()
+
+
+async def test_DLV_11_what_a_task_of_another_node_asks_for_is_refused_by_the_first_of_their_tree():
+    shell = Trees()
+    shell.host.trees._fine[TENANT, "at another node"] = b""
+    shell.host.trees.cancelled_elsewhere((TENANT, "r"), mark=True)
+    late = shell.child("late", "at another node", "r")
+    await shell.settle()
+    assert shell.heard(late) == [("refused", Reason.PARENT_CANCELLED)]
+    await shell.stop()
+
+
+async def test_DLV_11_a_child_is_not_taken_when_the_journal_cannot_say_whose_it_is(monkeypatch):
+    shell = Trees()
+    fault = Fault(ErrorClass.UNAVAILABLE, Reason.STORE_UNAVAILABLE, "away")
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(shell.host.past, "look_up", lambda tenant, task_id, then: loop.call_soon(then, fault))
+    late = shell.child("late", "somebody's")
+    await shell.settle()
+    assert shell.heard(late) == [("refused", Reason.STORE_UNAVAILABLE)]
+    assert (TENANT, "late") not in shell.host.tasks
+    await shell.stop()
+
+
+async def test_DLV_11_of_an_open_task_that_asks_the_journal_is_not_asked():
+    """It would be cancelled with the first of its tree, wherever that is."""
+    shell = Trees()
+    shell.child("a", "", "r")
+    await shell.settle()
+    shell.host.trees._fine.clear()
+    shell.reads.held = True
+    child = shell.child("b", "a", "r")
+    await shell.settle()
+    assert shell.heard(child) == [("accepted", False)]
+    await shell.stop()
+
+
+async def test_DLV_11_no_more_parents_are_remembered_than_so(monkeypatch):
+    monkeypatch.setattr(trees, "PARENTS", 2)
+    shell = Trees()
+    for number in range(5):
+        child = shell.child(f"c{number}", f"parent {number}", "root")
+        await shell.settle()
+        assert shell.heard(child) == [("accepted", False)]
+        assert len(shell.host.trees._fine) <= 2
+    await shell.stop()
+
+
+async def test_DLV_3_a_child_whose_id_was_taken_before_is_of_no_tree():
+    shell = Trees()
+    shell.child("r")
+    await shell.settle()
+    shell.child("a", "r")
+    await shell.settle()
+    shell.cancel("a", "")
+    await shell.settle()
+    await shell.stop()
+    again = Trees(shell.journal)
+    twice = again.child("a", "r")
+    await again.settle()
+    assert again.heard(twice) == [("accepted", True)]
+    assert not again.host.trees._parent_of
+    assert not again.host.trees._children
+    await again.stop()
 
 
 async def test_DLV_11_other_nodes_are_told_of_a_cancel_and_told_again():
