@@ -117,7 +117,7 @@ class Peers:
         Raises:
             Unreachable: Nobody is there, as far as we know.
         """
-        if peer == NOBODY or not peer.address:
+        if not peer.address:
             raise Unreachable("nobody owns it just now")
         found = self._connections.get(peer)
         if found is None:
@@ -158,8 +158,7 @@ class Peers:
         """A link is no more."""
         if tunnel.answered.is_set():
             self.on_broken(tunnel.peer)
-        if self._tunnels.get(tunnel.peer) is tunnel:
-            del self._tunnels[tunnel.peer]
+        self._tunnels.pop(tunnel.peer, None)
 
     async def answers(self, peer: Peer) -> bool:
         """Whether a node can be reached: there is a link to it, and it says something."""
@@ -258,8 +257,6 @@ class Peers:
                     placing = placing_from(answer, brought=False)
                     raise Elsewhere(peer, placing.pool if placing is not None else None, placing)
                 yield answer.message
-            if await call.code() is not grpc.StatusCode.OK:
-                raise self.failed(connection, await _failure_of(call))
         except grpc.aio.AioRpcError as failure:
             raise self.failed(connection, failure) from None
         except asyncio.CancelledError:
@@ -380,9 +377,3 @@ def _asked_to_stop() -> bool:
     """Whether it is the task that is cancelled, and not only its call, whose connection was closed (`forget`)."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-async def _failure_of(call: Any) -> grpc.aio.AioRpcError:
-    return grpc.aio.AioRpcError(
-        await call.code(), await call.initial_metadata(), await call.trailing_metadata(), await call.details()
-    )

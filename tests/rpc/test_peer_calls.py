@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -12,15 +13,16 @@ import grpc
 import pytest
 
 from agentreach.internal.v1 import peer_pb2, peer_pb2_grpc
-from reach.core.model import PoolKey
-from reach.errors import ResourceExhausted, Unavailable
+from agentreach.v1 import dispatch_pb2, task_pb2
+from reach.core.model import PoolKey, Requirement, Task
+from reach.errors import ReachError, Reason, ResourceExhausted, Unavailable
 from reach.rpc import peers as peers_module
 from reach.rpc.peer_messages import Unreachable, pool_name, unavailable
 from reach.rpc.peer_secret import PeerSecret
-from reach.rpc.peers import Peers
+from reach.rpc.peers import DISPATCH, Peers
 from reach.rpc.tunnel import Tunnel
 from reach.runtime.elsewhere import Elsewhere
-from reach.runtime.ownership import Peer, Static
+from reach.runtime.ownership import NOBODY, Peer, Static
 from reach.wire.status import status_of
 from tests.rpc.nodes import SECRET, until
 from tests.rpc.peers import TIMEOUT
@@ -139,6 +141,68 @@ async def test_F4_a_connection_that_fails_is_given_up_and_the_calls_on_it_end_an
     assert await all_of(peers, far, "waits") == [b"first", b"second"], "the next connection serves"
 
 
+async def test_F4_a_call_whose_time_is_over_says_nothing_about_the_others_on_its_connection(far, peers):
+    """It is ended here, by a clock of this node: the other one may be as well as ever."""
+    other = await waits(peers, far)
+    connection = peers.connection(far.peer)
+    with pytest.raises(ReachError) as told:
+        async for _ in peers.call(far.peer, peer_pb2.CallRequest(method="waits"), 0.05):
+            pass
+    assert told.value.reason is Reason.WAIT_EXPIRED
+    assert peers.connection(far.peer) is connection
+    far.go_on.set()
+    assert await other == [b"first", b"second"]
+
+
+async def test_F4_a_connection_that_was_given_up_takes_no_other_one_with_it(far, peers):
+    """All calls on it end, one after the other, and the next one may have been made by then."""
+    old = peers.connection(far.peer)
+    peers.forget(old)
+    new = peers.connection(far.peer)
+    assert new is not old
+    peers.forget(old)
+    assert peers.connection(far.peer) is new
+    assert await all_of(peers, far, "says nothing") == []
+
+
+async def test_CLU_1_no_more_connections_are_kept_than_so_and_none_to_nobody(far, peers, monkeypatch):
+    """A node that starts again may have another address each time."""
+    monkeypatch.setattr(peers_module, "PEERS", 2)
+    made = [peers.connection(Peer("far", f"127.0.0.1:{port}")) for port in (1, 2, 3)]
+    assert list(peers._connections.values()) == made[1:]
+    for nobody in (NOBODY, Peer("not there yet", "")):
+        with pytest.raises(Unreachable):
+            peers.connection(nobody)
+
+
+async def test_CLU_1_a_link_that_broke_is_made_anew(far, peers):
+    first = peers.tunnel(far.peer)
+    assert peers.tunnel(far.peer) is first
+    assert not await peers.answers(far.peer), "this node has no links"
+    await until(lambda: not peers._running)
+    assert first.broken
+    assert peers.tunnel(far.peer) is not first
+
+
+async def test_CLU_1_a_node_that_reads_nothing_does_not_answer_for_anybody(far, peers, monkeypatch):
+    """Who was cut off from it for that would only come again, and be cut off again."""
+    tunnel = peers.tunnel(far.peer)
+    tunnel.answered.set()
+    assert await peers.answers(far.peer)
+    monkeypatch.setattr(peers_module, "UNREAD_BYTES", -1)
+    assert not await peers.answers(far.peer)
+    assert not await peers.answers(NOBODY)
+
+
+async def test_CLU_1_who_has_heard_enough_ends_the_call_at_the_other_node_too(far, peers):
+    async with aclosing(peers.call(far.peer, peer_pb2.CallRequest(method="waits"), None)) as answers:
+        async for answer in answers:
+            assert answer == b"first"
+            await until(lambda: far.waiting == 1)
+            break
+    await until(lambda: far.cancelled == 1)
+
+
 async def test_F4_who_is_asked_to_stop_as_it_waits_for_another_node_stops(far, peers):
     """And so does what it asked for there."""
     call, located = await waits(peers, far), asyncio.create_task(peers.has(far.peer, "acme", "t"))
@@ -173,6 +237,48 @@ async def test_CLU_1_a_part_of_a_call_that_nobody_answers_is_unavailable(far, pe
     for method in ("has no owner", "is elsewhere", "is cut", "says nothing"):
         with pytest.raises(Unavailable):
             await peers.bring(Elsewhere(far.peer), method, peer_pb2.LocateRequest(), Mock(spec_set=SOMEBODY, **WHO))
+
+
+async def test_HAZARDS_1_a_node_is_told_once_of_all_that_came_to_it_in_a_moment(far, peers, monkeypatch):
+    """And again of what comes later. That it does not answer is no matter: it looks by itself."""
+    told: list[tuple[str, bool]] = []
+
+    async def has(peer: Peer, tenant: str, task_id: str, *, came: bool = False) -> bool:
+        told.append((peer.node_id, came))
+        raise OSError("it does not answer")
+
+    monkeypatch.setattr(peers, "has", has)
+    for moments in (1, 2):
+        for _ in range(3):
+            peers.came(Elsewhere(far.peer, POOL))
+        await until(lambda: not peers._running)
+        assert told == [("far", True)] * moments
+
+
+@pytest.mark.parametrize("how", ["is taken", "is refused", "nobody is there"])
+async def test_CLU_1_who_brings_a_volatile_task_hears_whether_it_is_there(far, peers, monkeypatch, how):
+    brought: list[tuple[str, dispatch_pb2.DispatchRequest, str]] = []
+
+    async def bring(where: Elsewhere, method: str, request: Any, principal: Any) -> bytes:
+        brought.append((method, request, principal.tenant))
+        if how == "is refused":
+            raise unavailable("it is changing hands")
+        if how == "nobody is there":
+            raise RuntimeError("something of ours is broken")
+        return b""
+
+    monkeypatch.setattr(peers, "bring", bring)
+    spec = task_pb2.TaskSpec(task_id="t")
+    heard: list[bool] = []
+    peers.bring_task(
+        Elsewhere(far.peer, POOL), Task("acme", "t", spec.SerializeToString(), Requirement()), heard.append
+    )
+    (working,) = peers._running
+    await asyncio.wait({working})
+    assert heard == [how == "is taken"]
+    if how == "nobody is there":
+        assert isinstance(working.exception(), RuntimeError), "and those who wait for it have been sent on"
+    assert [(method, request.task.task_id, tenant) for method, request, tenant in brought] == [(DISPATCH, "t", "acme")]
 
 
 WHO = {"tenant": "acme", "app_id": "", "scopes": frozenset(), "key_id": ""}
