@@ -15,8 +15,12 @@ import pytest
 from agentreach.internal.v1 import peer_pb2, peer_pb2_grpc
 from agentreach.v1 import dispatch_pb2, task_pb2
 from reach.core.model import PoolKey, Requirement, Task
+from reach.core.placement import SHARDS
+from reach.core.rooms import PoolRoom
 from reach.errors import ReachError, Reason, ResourceExhausted, Unavailable
 from reach.rpc import peers as peers_module
+from reach.rpc.homes import _Open
+from reach.rpc.known_nodes import KnownNodes
 from reach.rpc.peer_messages import Unreachable, pool_name, unavailable
 from reach.rpc.peer_secret import PeerSecret
 from reach.rpc.peers import DISPATCH, Peers
@@ -50,6 +54,8 @@ class Far(peer_pb2_grpc.PeerServiceServicer):
                 yield peer_pb2.CallResponse(message=b"second")
             case "has no owner":
                 await context.abort_with_status(status_of(unavailable("it is changing hands")))
+            case "is stopping":
+                await context.abort_with_status(status_of(Unavailable("it is stopping", Reason.SHUTTING_DOWN)))
             case "is cut":
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
             case "is elsewhere":
@@ -75,7 +81,7 @@ class Far(peer_pb2_grpc.PeerServiceServicer):
 
 
 def peers_of(far: Far) -> Peers:
-    services: Any = SimpleNamespace(host=Mock())
+    services: Any = SimpleNamespace(host=Mock(), nodes=KnownNodes())
     owners = Static("here", {"far": far.peer})
     return Peers(services, owners, PeerSecret(SECRET, "here", lambda: 0))
 
@@ -113,8 +119,9 @@ async def test_CLU_1_a_node_that_says_that_an_owner_is_missing_is_there_for_all_
     """It is its own word, not one of the way there: the connection is as good as it was."""
     other = await waits(peers, far)
     connection = peers.connection(far.peer)
-    with pytest.raises(Unreachable):
-        await all_of(peers, far, "has no owner")
+    for method in ("has no owner", "is stopping"):  # others may have it in a moment: it is asked for again
+        with pytest.raises(Unreachable):
+            await all_of(peers, far, method)
     with pytest.raises(Elsewhere) as told:
         await all_of(peers, far, "is elsewhere")
     assert told.value.pool == POOL
@@ -192,6 +199,58 @@ async def test_CLU_1_a_node_that_reads_nothing_does_not_answer_for_anybody(far, 
     monkeypatch.setattr(peers_module, "UNREAD_BYTES", -1)
     assert not await peers.answers(far.peer)
     assert not await peers.answers(NOBODY)
+
+
+async def test_CLU_1_what_is_told_of_all_lacks_no_shard(far, peers):
+    for shard in range(SHARDS):
+        with pytest.raises(Unavailable, match=f"shard {shard} "):
+            peers.check_whole()
+        peers.owners.give(shard, ("here", "far")[shard % 2])
+    peers.check_whole()
+
+
+async def test_SES_3_what_is_asked_of_a_home_that_moves_is_lost_and_nothing_else(far, peers):
+    answers: list[tuple[int, Any]] = []
+    homes = peers.tunnel(far.peer).homes
+    for shard in (3, 4):
+        homes.ask("contexts", {}, _Open(shard, lambda answer, shard=shard: answers.append((shard, answer)), None))  # type: ignore[misc]
+    peers.owners.give(3, "far")
+    assert answers == [(3, None)]
+    homes.broken()
+    assert answers == [(3, None), (4, None)]
+    homes.broken()
+    assert len(answers) == 2, "each is answered once"
+
+
+async def test_CLU_5_a_node_that_comes_is_told_of_all_room_and_then_of_what_changes(far, peers, monkeypatch):
+    """What does not change would never be told to it."""
+    frames: list[list[str]] = []
+
+    def told(frame: bytes) -> None:
+        frames.append([one.pool.agent_type for one in peer_pb2.LinkResponse.FromString(frame).summaries])
+
+    end = Mock(out=SimpleNamespace(put=told, later=told))
+    monkeypatch.setattr(peers.rooms, "changes", lambda: [(PoolKey("acme", "new"), PoolRoom(1, False, {}))])
+    peers.begins(end)
+    assert frames == [], "nobody has anything here"
+    peers.ends(end)
+    peers.rooms.told[POOL] = PoolRoom(0, False, {})
+    peers.begins(end)
+    assert frames == [["echo"]]
+    peers._inform()
+    assert frames == [["echo"], ["new"]]
+    peers.ends(end)
+    peers._inform()
+    assert len(frames) == 2, "its link is no more"
+
+
+async def test_CLU_3_clients_are_told_of_nodes_that_can_be_reached(far, peers, monkeypatch):
+    heard: list[list[str]] = []
+    peers.services.nodes = SimpleNamespace(hear=lambda addresses: heard.append(list(addresses)))
+    monkeypatch.setattr(peers.owners, "others", lambda: [Peer("not there yet", ""), far.peer])
+    peers._inform()
+    assert heard == [[far.peer.address]]
+    assert list(peers._tunnels) == [far.peer]
 
 
 async def test_CLU_1_who_has_heard_enough_ends_the_call_at_the_other_node_too(far, peers):
