@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from reach.cluster.base import ClusterUnavailable, NodeInfo, NotLeading
+from reach.cluster.base import ClusterUnavailable, DocumentChanged, NodeInfo, NotLeading
 from reach.cluster.drained import drained, set_drained
 from reach.cluster.leader import Leader
 from reach.cluster.single import Memory, SingleCluster
@@ -360,13 +360,46 @@ async def test_CLU_4_a_drain_whose_answer_was_lost_is_read_and_one_that_was_not_
     monkeypatch.setattr(registry, "put_document", lost)
     assert await set_drained(registry, "a", undo=False, required={"n1"}) == {"a"}
 
+    tried = []
+
     async def fails(*arguments):
+        tried.append(arguments)
         raise ClusterUnavailable("no etcd", unknown=False)
 
     monkeypatch.setattr(registry, "put_document", fails)
-    with pytest.raises(ClusterUnavailable):
+    with pytest.raises(ClusterUnavailable, match="no etcd"):
         await set_drained(registry, "b", undo=False, required={"n1"})
+    assert len(tried) == 1
     assert drained(registry) == {"a"}
+
+
+@pytest.mark.parametrize("before", [(), ("a",)])
+async def test_CLU_4_of_two_operators_at_one_time_each_is_heard(monkeypatch, before):
+    """Also when nobody was ever drained."""
+    registry = (await Scene().join("n1")).registry
+    for name in before:
+        await set_drained(registry, name, undo=False, required={"n1"})
+    put, others = registry.put_document, ["b"]
+
+    async def later(*arguments):
+        if others:
+            await set_drained(registry, others.pop(), undo=False, required={"n1"})
+        return await put(*arguments)
+
+    monkeypatch.setattr(registry, "put_document", later)
+    assert await set_drained(registry, "c", undo=False, required={"n1"}) == {*before, "b", "c"}
+    assert drained(registry) == {*before, "b", "c"}
+
+
+async def test_CLU_4_who_is_never_first_is_told_so(monkeypatch):
+    registry = (await Scene().join("n1")).registry
+
+    async def changed(*arguments):
+        raise DocumentChanged("it is another one")
+
+    monkeypatch.setattr(registry, "put_document", changed)
+    with pytest.raises(ClusterUnavailable, match="changes it all the time"):
+        await set_drained(registry, "a", undo=False, required={"n1"})
 
 
 async def test_CLU_3_a_node_that_does_not_lead_yet_knows_who_was_there():
