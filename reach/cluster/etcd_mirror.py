@@ -107,9 +107,11 @@ class Mirror:
 
     def _apply(self, events: Sequence[Followed]) -> None:
         changed: dict[bytes, None] = {}
+        revision = 0
         for kv, removed in events:
-            if kv.mod_revision <= self.revision:
+            if kv.mod_revision <= self.revision or kv.mod_revision < revision:
                 continue  # versions of etcd 3.4 repeat events (E6): what was so then may be otherwise by now
+            revision = kv.mod_revision
             key = kv.key.removeprefix(self._prefix)
             if removed:
                 self._entries.pop(key, None)
@@ -117,7 +119,7 @@ class Mirror:
                 self._entries[key] = kv
             changed[key] = None
         if changed:
-            self._advance(events[-1].kv.mod_revision, list(changed))
+            self._advance(revision, list(changed))
 
     def _advance(self, revision: int, changed: Sequence[bytes]) -> None:
         self.revision = revision
