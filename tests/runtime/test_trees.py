@@ -351,12 +351,12 @@ async def test_DLV_11_a_task_that_has_ended_and_is_cancelled_all_the_same_takes_
     if in_memory:
         shell.child("r")
         await shell.settle()
-        first = shell.host.tasks[TENANT, "r"]
     else:
         shell.host.trees._fine[TENANT, "r"] = b""
     shell.child("a", "r", "r")
     await shell.settle()
     if in_memory:
+        first = shell.host.tasks[TENANT, "r"]
         assert first.pool is not None
         shell.host.post(first.pool, ev.Refuted(first, Fault(ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "no")))
         await shell.settle()
