@@ -18,7 +18,7 @@ from agentreach.v1 import (
 )
 from reach.core import events as ev
 from reach.core.joining import Joining
-from reach.core.model import Health, Instance
+from reach.core.model import Health, Instance, PoolKey
 from reach.core.vocabulary import Vocabulary
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.principal import Principal, credentials_ended, principal_of
@@ -53,7 +53,10 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def Register(self, request: registry_pb2.RegisterRequest, context: Any) -> registry_pb2.RegisterResponse:
         """See the contract."""
         agent_type, joining = read_registration(request.registration)
-        instance, found = await self._join(principal_of(context).tenant, agent_type, joining)
+        tenant = principal_of(context).tenant
+        self._reach.check_here(PoolKey(tenant, agent_type))
+        await self._reach.patience.over()
+        instance, found = await self._join(tenant, agent_type, joining)
         return registry_pb2.RegisterResponse(
             generation=instance.generation,
             revision=instance.revision,

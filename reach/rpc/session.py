@@ -61,6 +61,8 @@ class SessionServicer(session_pb2_grpc.SessionServiceServicer):
         """See the contract."""
         session = session_name(request.key)
         self._check_here(principal_of(context).tenant, session)
+        await self._services.reach.patience.over()
+        self._check_here(principal_of(context).tenant, session)
         self._services.reach.check_store()
         await self._sessions.delete(principal_of(context).tenant, session)
         return session_pb2.DeleteSessionResponse()

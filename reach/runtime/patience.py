@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from reach.core.model import Fault
-from reach.errors import ReachError, Reason
+from reach.errors import ReachError, Reason, error_of
 from reach.runtime.faults import fault_of
 
 if TYPE_CHECKING:
+    from reach.runtime.elsewhere import Elsewhere
     from reach.runtime.host import Host
 
 WAIT_MS: Final = 5_000
@@ -24,6 +26,8 @@ MOST: Final = 10_000
 """Requests that wait."""
 MOST_BYTES: Final = 64 << 20
 """What they take together; what is beyond is refused at once."""
+CALL_BYTES: Final = 1_024
+"""What a call takes that brings no payload."""
 LOOK_SECONDS: Final = 0.05
 """How often we look whether the store is back, while anybody waits for it."""
 
@@ -38,10 +42,16 @@ class _Waiting(NamedTuple):
 
 
 class Patience:
-    """See the module. A node that has its store to itself does not wait: what fails there is not back so soon."""
+    """See the module. A node that has its store to itself does not wait: what fails there is not back so soon.
 
-    def __init__(self, host: Host) -> None:
+    Args:
+        host: Whose store.
+        check: Raises ReachError while it takes nothing.
+    """
+
+    def __init__(self, host: Host, check: Callable[[], None]) -> None:
         self._host = host
+        self._check = check
         self._waiting: deque[_Waiting] = deque()
         self._whose: set[int] = set()
         """Identities of those who waited when it was looked last, and who came since: most who let go do not."""
@@ -71,12 +81,37 @@ class Patience:
         self._look_soon()
         return True
 
+    async def over(self) -> None:
+        """For calls: returns once the store takes what they want to keep. At once on a node that does not wait.
+
+        Raises:
+            ReachError: it does not.
+        """
+        until_ms = 0
+        while self._host.by_shard:
+            try:
+                self._check()
+            except ReachError as error:
+                back: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                if not self.takes(error, CALL_BYTES, until_ms, back, back.set_result, partial(_refuse, back)):
+                    raise
+                try:
+                    until_ms = await back
+                finally:
+                    self.let_go(back)
+            else:
+                return
+
     def let_go(self, whose: Any) -> None:
         """Nobody wants it any more."""
         if id(whose) in self._whose:
             gone = [one for one in self._waiting if one.whose is whose]
             self._waiting = deque(one for one in self._waiting if one.whose is not whose)
             self._bytes -= sum(one.size for one in gone)
+
+    def reply(self, reply: Any, again: Callable[[int], None], until_ms: int) -> _Patient:
+        """One that is not told that the store cannot be read before the time is over; until then it comes `again`."""
+        return _Patient(self, reply, again, until_ms)
 
     def _look_soon(self) -> None:
         if self._looking is None:
@@ -107,3 +142,35 @@ class Patience:
         for one in self._waiting:
             one.refuse(one.fault)
         self._waiting.clear()
+
+
+def _refuse(back: asyncio.Future[int], fault: Fault) -> None:
+    back.set_exception(_error(fault))
+
+
+def _error(fault: Fault) -> ReachError:
+    return error_of(fault.error_class, fault.reason, fault.message, retry_after_ms=fault.retry_after_ms)
+
+
+class _Patient:
+    """See `Patience.reply`."""
+
+    def __init__(self, patience: Patience, reply: Any, again: Callable[[int], None], until_ms: int) -> None:
+        self._patience = patience
+        self._reply = reply
+        self._again = again
+        self._until_ms = until_ms
+
+    def done(self, value: Any) -> None:
+        """See `Reply`."""
+        self._reply.done(value)
+
+    def elsewhere(self, where: Elsewhere) -> None:
+        """See `Reply`."""
+        self._reply.elsewhere(where)
+
+    def refused(self, fault: Fault) -> None:
+        """See `Reply`."""
+        reply, refuse = self._reply, self._reply.refused
+        if not self._patience.takes(_error(fault), CALL_BYTES, self._until_ms, reply, self._again, refuse):
+            refuse(fault)

@@ -5,7 +5,7 @@ Calls that are hot return at once and are answered through a `Sink`, a link or a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -46,7 +46,7 @@ class Reach:
         self.node_id = node_id
         self.texts = Texts()
         self._first = AskedFirst(host, self.texts)
-        self.patience = Patience(host)
+        self.patience = Patience(host, self.check_store)
         self.stopping = False
         """No new work is taken; what is accepted goes on."""
         self.tending = Tending(host.committer)
@@ -143,12 +143,18 @@ class Reach:
         """What is missing, if nobody could take what a selector asks for."""
         return self.host.directory.resolve(tenant, selector).lack
 
-    def cancel(self, tenant: str, task_id: str, reason: str, reply: Any) -> None:
-        """Cancels a task; `reply.done` gets the task as it ended."""
-        if self._first.hurry((tenant, task_id), partial(self.cancel, tenant, task_id, reason, reply)):
+    def cancel(self, tenant: str, task_id: str, reason: str, reply: Any, until_ms: int = 0) -> None:
+        """Cancels a task; `reply.done` gets the task as it ended. None: nobody waits for it."""
+        again = partial(self.cancel, tenant, task_id, reason, reply)
+        if self._first.hurry((tenant, task_id), again):
             return
-        pool = self._pool_of(tenant, task_id)
-        self.host.trees.cancel((tenant, task_id))  # it is marked before its children are listed
+        host, pool = self.host, self._pool_of(tenant, task_id)
+        if reply is not None and host.by_shard:
+            durable = pool is not None and not host.tasks[tenant, task_id].volatile
+            if durable and self._waits_for_store(0, reply, again, until_ms):
+                return
+            reply = self.patience.reply(reply, again, until_ms)
+        host.trees.cancel((tenant, task_id))  # it is marked before its children are listed
         if pool is None and self.abroad is not None:
             self.abroad.ask(tenant, task_id, reply)
         else:
@@ -158,18 +164,24 @@ class Reach:
                    until_ms: int = 0) -> None:  # fmt: skip
         """Answers what a waiting task asked; `reply.done` gets (the task, whether the answer was known already)."""
         if self.host.committer.held is not None:  # an answer that cannot be kept is not taken
-            try:
-                self.check_store(volatile=False)
-            except ReachError as error:
-                again = partial(self.send_input, tenant, task_id, given, question, reply)
-                if not self.patience.takes(error, len(given.content), until_ms, reply, again, reply.refused):
-                    reply.refused(fault_of(error))
+            again = partial(self.send_input, tenant, task_id, given, question, reply)
+            if self._waits_for_store(len(given.content), reply, again, until_ms):
                 return
         pool = self._pool_of(tenant, task_id)
         if pool is None and self.abroad is not None:
             self.abroad.ask(tenant, task_id, reply, given)
         else:
             self.host.post(pool or self._anywhere(tenant), ev.InputCame(tenant, task_id, given, question, reply))
+
+    def _waits_for_store(self, size: int, reply: Any, again: Callable[[int], None], until_ms: int) -> bool:
+        """Whether something that is to be kept waits until the store takes it, or is refused."""
+        try:
+            self.check_store()
+        except ReachError as error:
+            if not self.patience.takes(error, size, until_ms, reply, again, reply.refused):
+                reply.refused(fault_of(error))
+            return True
+        return False
 
     def subscribe(self, tenant: str, task_id: str, reader: Reader) -> None:
         """Reads a task from the position that the reader has."""
@@ -226,7 +238,7 @@ class Reach:
         """Where a task would go, by the code that would send it: the pool, and every instance of it. May raise
         Elsewhere."""
         key = self.host.level_1.place(task, selector, send=False, placing=placing)
-        self._check_here(key)
+        self.check_here(key)
         pool = self.host.look_at(key)
         return pool, preview(pool, task, self.host.clock.now_ms())
 
@@ -260,14 +272,14 @@ class Reach:
         else:
             event.link.reopen()
 
-    def _check_here(self, key: PoolKey) -> None:
+    def check_here(self, key: PoolKey) -> None:
         """Raises Elsewhere for what is another node's."""
         if self.abroad is not None:
             self.abroad.check(key)
 
     def check_type(self, tenant: str, joining: Joining, agent_type: str) -> None:
         """Whether an instance may register now, with this type, and here. Raises ReachError, Elsewhere."""
-        self._check_here(PoolKey(tenant, agent_type))
+        self.check_here(PoolKey(tenant, agent_type))
         instance_id = joining.instance_id
         if self.stopping:
             raise Unavailable("the server is shutting down", Reason.SHUTTING_DOWN, retry_after_ms=1_000)
@@ -304,7 +316,7 @@ class Reach:
         """
         key = self.host.directory.where(tenant, instance_id)
         if key is not None:
-            self._check_here(key)
+            self.check_here(key)
         pool = self.host.pool(key) if key is not None else None
         instance = pool.instances.get(instance_id) if pool is not None else None
         if pool is None or instance is None:
@@ -345,7 +357,7 @@ class Reach:
         own = self.host.directory.where(tenant, instance_id)
         if own is None:
             for key in self.host.directory.pools_of(tenant, Selector(instance_id=instance_id)):
-                self._check_here(key)
+                self.check_here(key)
                 pool = self.host.pool(key)
                 one = pool.instances.get(instance_id)
                 if one is not None and visible_to(one, tenant):

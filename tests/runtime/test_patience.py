@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from reach.core.model import TaskState
 from reach.core.stream import Interest
 from reach.errors import Reason, Unavailable
 from reach.runtime import patience
 from reach.runtime.claims import SURE_MS
-from reach.runtime.patience import LOOK_SECONDS
+from reach.runtime.patience import LOOK_SECONDS, WAIT_MS
 from tests.runtime.claiming import Node, two_nodes
 from tests.runtime.hosts import TENANT
 
@@ -161,3 +162,85 @@ async def test_CLU_4_what_waits_as_the_node_ends_is_refused(nodes: tuple[Node, N
     assert one.heard(reader) == [("refused", Reason.STORE_UNAVAILABLE)]
     assert looking.cancelled()
     assert not waits._waiting
+
+
+async def test_CLU_4_a_cancel_waits_for_the_store_and_is_refused_in_the_end(nodes: tuple[Node, Node]) -> None:
+    one, _ = nodes
+    for name in ("stays", "ends"):
+        one.submit(name, Interest.OUTCOME)
+    await one.settle()
+    in_doubt(one)
+    one.cancel("ends", "enough")
+    await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked
+    told = [what for _, what, _ in one.said]
+    assert ("cancelled" in told, "refused" in told) == (False, False)
+    one.store.cut_off = False
+    await one.confirm()
+    await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked
+    await one.settle()
+    assert [detail for _, what, detail in one.said if what == "cancelled"] == ["cancelled: enough"]
+    in_doubt(one)
+    one.cancel("stays", "enough")
+    one.clock.ahead_ms += WAIT_MS + 100
+    await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked
+    assert [detail for _, what, detail in one.said if what == "refused"] == [Reason.STORE_UNAVAILABLE]
+    assert one.host.tasks[TENANT, "stays"].state is TaskState.PENDING, "what was refused is not done later"
+
+
+async def test_CLU_4_a_cancel_of_what_only_the_store_knows_waits_for_it_too(nodes: tuple[Node, Node]) -> None:
+    one, _ = nodes
+    one.cancel("nobody's", "enough")
+    await one.settle()
+    assert [detail for _, what, detail in one.said if what == "refused"] == [Reason.TASK_NOT_FOUND]
+    one.said.clear()
+    in_doubt(one)
+    one.cancel("nobody's", "enough")
+    for _ in range(4):
+        await one.settle()
+        await asyncio.sleep(LOOK_SECONDS)
+    assert one.said == []
+    one.store.cut_off = False
+    await one.confirm()
+    await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked
+    await one.settle()
+    assert [detail for _, what, detail in one.said if what == "refused"] == [Reason.TASK_NOT_FOUND]
+
+
+async def test_CLU_4_a_cancel_that_nobody_waits_for_is_taken_at_once(nodes: tuple[Node, Node]) -> None:
+    """Of a caller that left with its task: nobody could be told to come again."""
+    one, _ = nodes
+    one.submit("t", Interest.OUTCOME)
+    await one.settle()
+    in_doubt(one)
+    one.reach.cancel(TENANT, "t", "the caller is gone", None)
+    one.store.cut_off = False
+    await one.confirm()
+    await one.settle()
+    assert one.host.tasks[TENANT, "t"].state is TaskState.CANCELLED
+
+
+async def test_CLU_4_calls_wait_for_the_store_and_are_refused_in_the_end(nodes: tuple[Node, Node]) -> None:
+    one, _ = nodes
+    over = one.reach.patience.over
+    await over()
+    in_doubt(one)
+    waits, gone = asyncio.create_task(over()), asyncio.create_task(over())
+    await asyncio.sleep(2 * LOOK_SECONDS)  # it has looked
+    assert not waits.done()
+    gone.cancel()
+    await asyncio.wait({gone})
+    one.store.cut_off = False
+    await one.confirm()
+    await asyncio.wait_for(waits, 5)
+    in_doubt(one)
+    late = asyncio.create_task(over())
+    await asyncio.sleep(0)
+    one.clock.ahead_ms += WAIT_MS + 100
+    with pytest.raises(Unavailable) as refused:
+        await asyncio.wait_for(late, 5)
+    assert refused.value.reason is Reason.STORE_UNAVAILABLE
+    assert refused.value.retry_after_ms
+    assert not one.reach.patience._waiting
+    one.host.by_shard = False  # a node that has its store to itself
+    await over()
+    one.host.by_shard = True
