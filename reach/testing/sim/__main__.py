@@ -13,6 +13,8 @@ from reach.testing.sim.run import Verdict, explain, run_seed, run_seeds
 
 BATCH = 25
 """Seeds of one process, which leaves its garbage to its end: to collect it takes longer than to begin anew."""
+TELL_EVERY = 1_000
+"""Histories between two words on how far it has come."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,9 +44,11 @@ def _many(first: int, seeds: int, seconds: float | None, jobs: int, nodes: int) 
         if not verdict.ok:
             failed.append(verdict)
             if len(failed) == 1:
-                print(explain(verdict))
+                print(explain(verdict), flush=True)
             else:
-                print(f"seed {verdict.seed} violates {verdict.violations[0]}")
+                print(f"seed {verdict.seed} violates {verdict.violations[0]}", flush=True)
+        if count % TELL_EVERY == 0:
+            print(f"… {verdict.seed}: {count} of {seeds}, {len(failed)} with violations", file=sys.stderr, flush=True)
     took = time.monotonic() - began
     print(
         f"{count} histories ({first} … {first + count - 1}), {tasks} tasks, {virtual / 3_600:.1f} hours of virtual time"
