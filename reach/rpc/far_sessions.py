@@ -10,9 +10,11 @@ import grpc
 
 from agentreach.internal.v1 import peer_pb2
 from reach.core.model import PoolKey
+from reach.core.placement import shard_of
 from reach.core.session import SessionName
 from reach.errors import ReachError
 from reach.rpc.peer_messages import Unreachable, unavailable
+from reach.runtime.ownership import NOBODY
 from reach.runtime.session_views import Parts, PinView
 
 if TYPE_CHECKING:
@@ -47,6 +49,16 @@ class FarSessions:
                 if part.busy:
                     found.busy.add(name)
         return found
+
+    async def pinned(self, name: SessionName, pools: Sequence[PoolKey]) -> frozenset[PoolKey]:
+        """In which of these pools a session is pinned, as far as their owners say (`runtime.far_pins.Ask`)."""
+        owners = {self._peers.owners.node_of(shard_of(pool)) for pool in pools} - {None, NOBODY}
+        tenant, session = name
+        request = peer_pb2.TellSessionsRequest(names=[peer_pb2.SessionName(tenant=tenant, session=session)])
+        asked = (self._ask(owner, request) for owner in owners if owner is not None)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        parts = (part for answer in answers if not isinstance(answer, BaseException) for part in answer.parts)
+        return frozenset(PoolKey(pin.owner, pin.pool) for part in parts for pin in part.pins).intersection(pools)
 
     async def busy(self, names: Sequence[SessionName]) -> set[SessionName]:
         """Which of these have open tasks elsewhere."""

@@ -15,6 +15,7 @@ from reach.rpc.proxy import Proxy
 from reach.rpc.result import ResultServicer
 from reach.rpc.services import Services
 from reach.runtime.elsewhere import Whereabouts
+from reach.runtime.far_pins import FarPins
 from reach.runtime.ownership import Owners
 
 
@@ -59,6 +60,7 @@ def join(
     reach.host.departures.tell, reach.host.departures.bring = peers.came, peers.bring_task
     level_1 = reach.host.level_1
     level_1.rooms = peers.rooms
+    level_1.far_pins = FarPins(services.clock, sessions.pinned, peers.begin)
     owners.watch(lambda _: level_1.moved())
     peers.start()
     return peers

@@ -312,7 +312,7 @@ class Peers:
         """Has a node look for tasks that have just come to its shards; one word for all that come meanwhile."""
         if where.peer not in self._hinting:
             self._hinting.add(where.peer)
-            self._begin(self._hint(where.peer))
+            self.begin(self._hint(where.peer))
 
     async def _hint(self, peer: Peer) -> None:
         await asyncio.sleep(HINT_SECONDS)
@@ -322,7 +322,7 @@ class Peers:
 
     def bring_task(self, where: Elsewhere, task: Task, then: Callable[[bool], None]) -> None:
         """Brings a task that has no row to the owner of its pool."""
-        self._begin(self._bring_task(where, task, then))
+        self.begin(self._bring_task(where, task, then))
 
     async def _bring_task(self, where: Elsewhere, task: Task, then: Callable[[bool], None]) -> None:
         there = False
@@ -335,7 +335,8 @@ class Peers:
         finally:
             then(there)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work with other nodes, which ends when this one stops."""
         running = asyncio.create_task(work, name="peer-work")
         self._running.add(running)
         running.add_done_callback(self._running.discard)

@@ -1,4 +1,4 @@
-"""What is asked before a task is taken: the meaning of its text, and whether the task that asks for it goes on."""
+"""What is asked before a task is taken: what its text means, where its session is, whether who asks for it goes on."""
 
 from __future__ import annotations
 
@@ -29,30 +29,25 @@ class AskedFirst:
         self._texts = texts
         self._waiting: dict[TaskKey, Callable[[], None] | None] = {}
         """For their meaning."""
+        self._seeking: dict[TaskKey, Callable[[], None] | None] = {}
+        """For where their session is."""
         self._behind: dict[TaskKey, list[Callable[[], None]]] = {}
         """For the word of the journal, and what was asked of each meanwhile."""
 
     def meaning(self, task: Task, selector: Selector, again: Callable[[], None]) -> bool:
         """Lets a task wait until the meaning of its text is known, or the time for that is over; then it comes
         `again`. False: go on."""
-        key = task.key
-        if key in self._waiting:
-            go_on = self._waiting[key]
-            if go_on is not None:
-                go_on()  # it is brought again
+        return _wait_in(self._waiting, task.key, again, partial(self._texts.ask, task.tenant, selector))
+
+    def pins(self, task: Task, selector: Selector, again: Callable[[], None]) -> bool:
+        """Lets a task wait until its session is found that may be pinned on another node, or the time for that is over;
+        then it comes `again`. False: go on."""
+        level_1 = self._host.level_1
+        pools = level_1.unknown_pins(task, selector)
+        if not pools or level_1.far_pins is None:
             return False
-
-        def resume() -> None:
-            if self._waiting.get(key) is resume:
-                self._waiting[key] = None  # it has had its time
-                again()
-                del self._waiting[key]
-
-        self._waiting[key] = resume
-        if self._texts.ask(task.tenant, selector, resume):
-            return True
-        del self._waiting[key]
-        return False
+        name = (task.tenant, task.session)
+        return _wait_in(self._seeking, task.key, again, partial(level_1.far_pins.ask, name, pools))
 
     def parent(self, task: Task, reader: Reader, again: Callable[[], None]) -> bool:
         """Refuses a task that a cancelled one asks for (DLV-11), or one without budget. True: it is refused, or waits
@@ -104,9 +99,33 @@ class AskedFirst:
         return True
 
     def hurry(self, key: TaskKey, act: Callable[[], None]) -> bool:
-        """Somebody speaks of a task that waits: it is to be there first. If its meaning is all that it waits for, that
-        waits no longer. True: `act` is called when the journal has said whether the task can be there at all."""
-        go_on = self._waiting.get(key)
-        if go_on is not None:
-            go_on()
+        """Somebody speaks of a task that waits: it is to be there first. If its meaning, or its session, is all that it
+        waits for, that waits no longer. True: `act` is called when the journal has said whether the task can be there
+        at all."""
+        for waiting in (self._waiting, self._seeking):
+            go_on = waiting.get(key)
+            if go_on is not None:
+                go_on()
         return self._wait(key, act) if self._behind else False
+
+
+def _wait_in(waiting: dict[TaskKey, Callable[[], None] | None], key: TaskKey, again: Callable[[], None],
+             ask: Callable[[Callable[[], None]], bool]) -> bool:  # fmt: skip
+    """Lets a task wait for an answer, once; then it comes `again`. False: go on."""
+    if key in waiting:
+        go_on = waiting[key]
+        if go_on is not None:
+            go_on()  # it is brought again
+        return False
+
+    def resume() -> None:
+        if waiting.get(key) is resume:
+            waiting[key] = None  # it has had its time
+            again()
+            del waiting[key]
+
+    waiting[key] = resume
+    if ask(resume):
+        return True
+    del waiting[key]
+    return False

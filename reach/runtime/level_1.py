@@ -21,6 +21,7 @@ from reach.errors import InvalidRequest, ReachError, Reason, error_of
 
 if TYPE_CHECKING:
     from reach.core.pool import Pool
+    from reach.runtime.far_pins import FarPins
     from reach.runtime.host import Host
     from reach.runtime.rooms import Rooms
 
@@ -46,6 +47,8 @@ class LevelOne:
         self._views: dict[Selector, _View] = {}
         self.rooms: Rooms | None = None
         """What is known of the pools of other nodes; None on a node that is alone."""
+        self.far_pins: FarPins | None = None
+        """Where sessions are pinned on other nodes; None on a node that is alone."""
         self.default_retry: RetryPolicy | None = None
         """What a task has that names no policy, so that a route may."""
 
@@ -176,7 +179,9 @@ class LevelOne:
                 if len(self._views) >= VIEWS:
                     self._views.clear()
                 self._views[selector] = view
-        if task.session and (kept := self._pinned(task, view.pools)) is not None:
+        if task.session and (kept := self._pinned(task, view)) is not None:
+            if self.far_pins is not None:
+                self.far_pins.placed((task.tenant, task.session), kept)
             return kept
         now = self._host.clock.now_ms()
         rooms = [self._room(view, at, now) for at in range(len(pools))]
@@ -193,6 +198,8 @@ class LevelOne:
             unread = self._unread(view, first)
             mail, sent = self._sent.get(pools[first], (None, 0))
             self._sent[pools[first]] = (unread, sent + task.cost if mail is unread else task.cost)
+            if task.session and self.far_pins is not None:
+                self.far_pins.placed((task.tenant, task.session), pools[first])
         return pools[first]
 
     def _has_room(self, key: PoolKey, size: int) -> bool:
@@ -202,12 +209,26 @@ class LevelOne:
         pool = self._host.pool_if_any(key)
         return pool is None or pool.queue.has_room(size)
 
-    def _pinned(self, task: Task, pools: list[Pool | None]) -> PoolKey | None:
+    def unknown_pins(self, task: Task, selector: Selector) -> tuple[PoolKey, ...]:
+        """The pools of other nodes in one of which the session of a task may be pinned, if that is to be asked."""
+        pools = self._directory.resolve(task.tenant, selector).pools
+        far, rooms, name = self.far_pins, self.rooms, (task.tenant, task.session)
+        if len(pools) < 2 or far is None or rooms is None or far.pools_of(name) is not None:
+            return ()
+        here = [self._host.pool_if_any(key) for key in pools if rooms.is_here(key)]
+        if any(pool is not None and pool.pins.look(name, self._host.clock.now_ms()) is not None for pool in here):
+            return ()
+        return tuple(key for key in pools if not rooms.is_here(key))
+
+    def _pinned(self, task: Task, view: _View) -> PoolKey | None:
         """The pool that has the session of a task, with an instance that goes on with it."""
         name, now = (task.tenant, task.session), self._host.clock.now_ms()
-        for pool in pools:
+        far = self.far_pins.pools_of(name) if self.far_pins is not None else None
+        for key, pool in zip(view.keys, view.pools, strict=True):
             if pool is None:
-                continue  # its pins are where it is
+                if far is not None and key in far:
+                    return key
+                continue
             pin = pool.pins.get(name, now)
             instance = pool.instances.get(pin.moving_to or pin.instance_id) if pin is not None else None
             if instance is not None and serves_sessions(instance, now):

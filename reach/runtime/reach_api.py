@@ -83,7 +83,9 @@ class Reach:
                 if task.root_task_id and self._first.parent(task, reader, again):
                     return
             try:
-                task.pool = pool = self._admit(task, selector, placing)
+                task.pool = pool = self._admit(task, selector, reader, placing)
+                if pool is None:
+                    return
             except ReachError as error:
                 refuse = partial(reader.sink.refused, reader)
                 again = partial(self.submit, task, selector, reader, placing)
@@ -107,13 +109,18 @@ class Reach:
             return
         host.post(pool, _submitted(task, reader, placing))
 
-    def _admit(self, task: Task, selector: Selector, placing: Placing | None) -> Pool:
+    def _admit(self, task: Task, selector: Selector, reader: Reader, placing: Placing | None) -> Pool | None:
+        """The pool that takes a task; None: it waits to hear where its session is, and comes again."""
         if self.stopping:
             message = "the server is shutting down"
             raise Unavailable(message, Reason.SHUTTING_DOWN, retry_after_ms=1_000)
         if self.abroad is None:
             self.check_store(task.volatile)
             return self.host.home(self.host.level_1.place(task, selector, placing=placing))
+        if task.session and placing is None:
+            again = partial(self.submit, task, selector, reader)
+            if self._first.pins(task, selector, again):
+                return None
         key = self.host.level_1.place(task, selector, placing=placing)
         self.abroad.check(key)
         self.check_store(task.volatile)  # of others we do not know whether they can keep anything

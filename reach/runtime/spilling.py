@@ -46,6 +46,10 @@ class Spilling:
         if task.root_task_id:
             self._host.trees.left(task)
         pool: PoolKey = task.pool.key
+        name, now_ms = (task.tenant, task.session), self._host.clock.now_ms()
+        if task.session and task.pool.pins.look(name, now_ms) is not None:
+            reader.sink.refused(reader, fault)  # a conversation waits for its agent, and is not another one's meanwhile
+            return
         if placing is not None and placing.brought:
             if placing.others:
                 where = Elsewhere(NOBODY, placing=placing.and_full(pool, fault))
