@@ -91,8 +91,6 @@ class _Turns:
             self._led_on = True
             return  # it says where to go
         if self._loop.time() + self._pause_s > self._until:
-            if isinstance(failure, Unavailable):
-                raise failure
             raise unavailable("it is changing hands" if isinstance(failure, Elsewhere) else str(failure))
         await asyncio.sleep(self._pause_s)
         self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)

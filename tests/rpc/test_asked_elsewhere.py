@@ -167,6 +167,100 @@ async def test_CLU_1_figures_name_each_node_that_they_lack(
     assert (told.agents, list(told.lost_nodes)) == (3, ["three"])
 
 
+DISPATCH = "/agentreach.v1.DispatchService/Dispatch"
+DRAIN = "/agentreach.v1.RegistryService/Drain"
+POOL = PoolKey("acme", "echo")
+AWAY = Unavailable("the store cannot be reached", Reason.STORE_UNAVAILABLE)
+
+
+class Changing:
+    """A behaviour that says one thing after the other, its last word for ever; and the places it was brought to."""
+
+    def __init__(self, *words: Any) -> None:
+        self.words = list(words)
+        self.placed: list[PoolKey | None] = []
+
+    async def __call__(self, request: Any, context: Any) -> Any:
+        placing = placed()
+        self.placed.append(placing.pool if placing is not None else None)
+        word = self.words.pop(0) if len(self.words) > 1 else self.words[0]
+        if isinstance(word, Exception):
+            raise word
+        return word
+
+
+async def dispatch(others: Others, behaviour: Any) -> Any:
+    return await make(others, DISPATCH, behaviour, dispatch_pb2.DispatchRequest())
+
+
+async def test_CLU_1_a_call_goes_at_once_where_it_is_said_to_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_module, "FIRST_PAUSE_S", 60.0)  # there is no other try
+    others = Others(two=[Elsewhere(TWO, POOL, Placing(POOL))], three=[])
+    behaviour = Changing(Elsewhere(TWO), b"done")
+    assert await dispatch(others, behaviour) == b"done"
+    assert behaviour.placed == [None, POOL]
+
+
+async def test_CLU_1_nodes_that_send_a_call_to_each_other_are_asked_a_few_times_and_not_for_ever() -> None:
+    others = Others(two=[Elsewhere(TWO, POOL, Placing(POOL))], three=[])
+    behaviour = Changing(Elsewhere(TWO, POOL))
+    async with asyncio.timeout(5):
+        with pytest.raises(Unavailable, match="it is changing hands") as told:
+            await dispatch(others, behaviour)
+    assert told.value.reason is Reason.OWNER_UNAVAILABLE
+    assert 2 <= len(others.asked) <= 6, "the pauses grow"
+
+
+async def test_CLU_3_a_call_whose_place_is_lost_chooses_anew() -> None:
+    """Where it was placed nobody is any more; somebody else may take it."""
+    others = Others(two=[Elsewhere(TWO, POOL, Placing(POOL))], three=[Unreachable("it is silent")])
+    behaviour = Changing(Elsewhere(TWO), unavailable("nobody owns it"), Elsewhere(THREE), b"done")
+    assert await dispatch(others, behaviour) == b"done"
+    assert behaviour.placed == [None, POOL, None, None]
+    assert others.asked == ["two", "three"]
+
+
+async def test_CLU_1_what_an_owner_says_is_the_answer_and_not_asked_for_again() -> None:
+    others = Others(two=[AWAY], three=[])
+    behaviour = Changing(AWAY)
+    for words, asked in (([AWAY], []), ([Elsewhere(TWO)], ["two"])):
+        behaviour = Changing(*words)
+        with pytest.raises(Unavailable, match="the store cannot be reached"):
+            await dispatch(others, behaviour)
+        assert others.asked == asked
+        assert len(behaviour.placed) == 1
+    with pytest.raises(Unavailable, match="there was no answer"):
+        await dispatch(Others(two=[], three=[]), Changing(Elsewhere(TWO)))
+    others = Others(two=[], three=[])
+    refused = InvalidRequest("not yours", Reason.PERMISSION_DENIED)
+    with pytest.raises(InvalidRequest, match="not yours"):
+        await make(others, GET, raises(refused), registry_pb2.GetAgentRequest(instance_id="x"))
+    assert others.asked == [], "only of what is not known here others are asked"
+
+
+async def test_CLU_1_a_list_that_no_node_can_make_is_not_tried_again() -> None:
+    others = Others(two=[b""], three=[b""])
+    with pytest.raises(Unavailable, match="the store cannot be reached"):
+        await make(others, LIST_AGENTS, raises(AWAY), registry_pb2.ListAgentsRequest())
+    assert sorted(others.asked) == ["three", "two"]
+
+
+async def test_CLU_1_a_drain_names_what_all_nodes_drained_and_one_instance_is_asked_of_its_owner() -> None:
+    drained = registry_pb2.DrainResponse(instance_ids=["z", "b"])
+    request, own = registry_pb2.DrainRequest(agent_id="a"), registry_pb2.DrainResponse(instance_ids=["c"])
+    others = Others(two=[UNKNOWN], three=[drained.SerializeToString()])
+    assert (await make(others, DRAIN, answers(own), request)).instance_ids == ["b", "c", "z"]
+    assert (await make(others, DRAIN, raises(UNKNOWN), request)).instance_ids == ["b", "z"]
+    others = Others(two=[UNKNOWN], three=[UNKNOWN])
+    with pytest.raises(InvalidRequest) as told:
+        await make(others, DRAIN, raises(UNKNOWN), request)
+    assert told.value.reason is Reason.AGENT_NOT_FOUND
+    others = Others(two=[b"x"], three=[b"x"])
+    own = registry_pb2.DrainResponse(instance_ids=["one"])
+    assert await make(others, DRAIN, answers(own), registry_pb2.DrainRequest(instance_id="one")) == own
+    assert others.asked == []
+
+
 def frame(*sequences: int) -> dispatch_pb2.RunResponse:
     return dispatch_pb2.RunResponse(events=[event_pb2.TaskEvent(task_id="t", sequence=one) for one in sequences])
 
@@ -224,6 +318,47 @@ async def test_STR_2_a_stream_that_has_said_nothing_begins_where_its_place_is() 
     assert await stream(others, RUN, own) == [1, 2]
     assert seen == [None, Placing(pool)]
     assert [method for method, _ in others.requests] == [RUN]
+
+
+async def test_STR_2_a_stream_that_goes_on_here_speaks_the_language_of_the_call() -> None:
+    """What StreamResult says is not what Run says, but for its bytes."""
+    own, rest = frame(1), result_pb2.StreamResultResponse(events=frame(2).events)
+    others = Others(two=[Unreachable("it died")], three=[])
+    behaviour = Proxy(others, says(rest)).streaming(RUN, says(own, Elsewhere(TWO)))  # type: ignore[arg-type]
+    frames = [one async for one in behaviour(dispatch_pb2.RunRequest(), Context())]
+    assert frames == [own, rest.SerializeToString()]
+
+
+async def test_STR_2_a_stream_that_its_owner_ends_is_not_taken_up_again() -> None:
+    others = Others(two=[], three=[])
+    asked: list[Any] = []
+
+    async def rest(request: Any, context: Any) -> AsyncIterator[Any]:
+        asked.append(request)
+        yield frame(2)
+
+    with pytest.raises(Unavailable, match="the store cannot be reached"):
+        await stream(others, RUN, says(frame(1), AWAY), rest)
+    assert (asked, others.asked) == ([], [])
+
+
+async def test_STR_2_a_stream_is_tried_for_as_long_anew_whenever_it_has_said_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task may change hands many times, and each may take a while."""
+    monkeypatch.setattr(proxy_module, "FIRST_PAUSE_S", 0.06)  # one pause, and no second one
+    moved = unavailable("it is changing hands")
+
+    async def rest(request: Any, context: Any) -> AsyncIterator[Any]:
+        yield frame(request.after_sequence + 1)
+        if request.after_sequence < 4:
+            raise moved
+
+    async with asyncio.timeout(5):
+        assert await stream(Others(two=[], three=[]), RUN, says(frame(1), moved), rest) == [1, 2, 3, 4, 5]
+        for own in (says(moved), says(frame(1), moved)):
+            with pytest.raises(Unavailable):
+                await stream(Others(two=[], three=[]), RUN, own, says(moved))
 
 
 async def test_STR_2_a_stream_of_something_else_breaks_rather_than_begin_in_its_middle() -> None:

@@ -47,3 +47,15 @@ def test_CLU_3_what_is_as_it_was_is_not_told_again_and_no_more_than_fit():
     nodes.leave(say)
     nodes.hear([])
     assert len(told) == 2
+
+
+def test_CLU_3_a_stream_that_ends_as_it_is_told_keeps_no_other_from_being_told():
+    nodes, told = KnownNodes(), []
+
+    def ends(**_: dispatch_pb2.KnownNodes) -> None:
+        nodes.leave(ends)
+
+    nodes.follow(ends)
+    nodes.follow(lambda nodes: told.append(list(nodes.addresses)))
+    nodes.hear(["a:1"])
+    assert told == [["a:1"]]
