@@ -99,8 +99,9 @@ class Scene:
             past=SimpleNamespace(look_up=self._look_up, task_of=lambda stored: stored.shown),
             tasks={},
         )
-        self.homeward = Homeward(self.host)
-        self.homeward.far = SimpleNamespace(context=self._context, turn=self._turn)  # type: ignore[assignment]
+        self.homeward = Homeward(self.host)  # type: ignore[arg-type]
+        far: Any = SimpleNamespace(context=self._context, turn=self._turn)
+        self.homeward.far = far
         self.broken = False
         self.durable = True
         self._waits: list[Any] = []
