@@ -12,9 +12,10 @@ from reach.core.session import SessionName
 
 SHARDS = 64
 KEPT = 16_384
-"""Sessions whose shard is remembered: it is asked for several times per task."""
+"""Pools, and sessions, whose shard is remembered: it is asked for several times per task."""
 
 
+@lru_cache(KEPT)
 def shard_of(key: PoolKey) -> int:
     """The shard of a pool."""
     return _shard(f"{key.tenant}\0{key.agent_type}\0{key.partition}")

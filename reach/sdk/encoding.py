@@ -18,6 +18,10 @@ _TEXT: Final = plain_tag(payload_pb2.Payload, "text")
 _LINK_AND_KEY: Final = (
     plain_tag(attempt_pb2.AttemptResult, "link", 0) + VARINT[LINK] + plain_tag(attempt_pb2.AttemptResult, "key")
 )
+_ACCEPTED_KEY: Final = (
+    plain_tag(attempt_pb2.AttemptAccept, "link", 0) + VARINT[LINK] + plain_tag(attempt_pb2.AttemptAccept, "key")
+)
+_ACCEPTS: Final = plain_tag(attach_pb2.AttachRequest, "accepts")
 _RESULTS: Final = plain_tag(attach_pb2.AttachRequest, "results")
 _TASK_ID: Final = plain_tag(task_pb2.TaskSpec, "task_id")
 _PAYLOAD: Final = plain_tag(task_pb2.TaskSpec, "payload")
@@ -68,6 +72,13 @@ def result_item(key: tuple[str, str], attempt: int, outcome: bytes) -> bytes:
     length = VARINT[len(named)]
     size = len(_LINK_AND_KEY) + len(length) + len(named) + len(outcome)
     return b"".join((_RESULTS, VARINT[size], _LINK_AND_KEY, length, named, outcome))
+
+
+def accept_item(key: tuple[str, str], attempt: int) -> bytes:
+    """An attempt runs, as an item. `key`: (tenant, task_id)."""
+    named = attempt_key(*key, attempt)
+    length = VARINT[len(named)]
+    return b"".join((_ACCEPTS, VARINT[len(_ACCEPTED_KEY) + len(length) + len(named)], _ACCEPTED_KEY, length, named))
 
 
 def submit_item(reference: int, interest: int, head: bytes, task_id: str, payload: bytes) -> bytes:

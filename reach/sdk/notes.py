@@ -11,16 +11,23 @@ from agentreach.v1 import attach_pb2
 from reach.errors import InvalidRequest, Reason
 from reach.sdk.bridge import Bridge
 from reach.sdk.connection import Sender
-from reach.sdk.encoding import LINK
+from reach.sdk.encoding import LINK, accept_item
 from reach.sdk.payloads import NOTE_LIMIT, Fields, Progress, checked_size
 from reach.wire.status import bounded_text, error_from_proto
 
 if TYPE_CHECKING:
     from reach.sdk.attempt import Attempt
 
+CLOCK_GRAIN_S: Final = 0.001
+"""Clocks of loops are as fine as this, or finer."""
 CHECKPOINT_LIMIT: Final = 256 << 10
 ACCEPT_S: Final = 0.01
 """How long an agent may keep to itself that a handler has begun which does not end at once."""
+BUSY_ACCEPT_S: Final = 0.05
+"""The same where other frames leave anyway: the last one no longer ago than this."""
+ACCEPT_SHARE: Final = 6
+"""And no longer than this part of what the handler usually takes: its time is counted from when the server hears of it.
+"""
 
 
 def cancelled_error() -> InvalidRequest:
@@ -33,9 +40,14 @@ class Notes:
 
     def __init__(self, connection: Sender) -> None:
         self._connection = connection
+        self._loop = asyncio.get_running_loop()
         self.waiting: dict[Attempt, tuple[Progress | None, bytes | None]] = {}
         self._accepted: list[Attempt] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
+        """When the first of those has to be told (loop time)."""
+        self._gathered_at = 0.0
+        """When the last frame was made."""
 
     def progress(self, attempt: Attempt, progress: Progress) -> None:
         """Sends how far it is."""
@@ -63,29 +75,42 @@ class Notes:
         self.waiting.pop(attempt, None)
 
     def accept(self, attempt: Attempt) -> None:
-        """It runs. That is said with the next frame, or after `ACCEPT_S`: nobody waits for it, and each frame wakes all
-        whom it passes."""
+        """It runs. That is said with the next frame, or after `ACCEPT_S`, or a little later where a frame is about to
+        leave: nobody waits for it, and each frame wakes all whom it passes."""
+        if not self._accepted:
+            now, wait_s = self._loop.time(), ACCEPT_S
+            if attempt.handler is not None and now - self._gathered_at < BUSY_ACCEPT_S:
+                wait_s = max(wait_s, min(BUSY_ACCEPT_S, attempt.handler.latency / ACCEPT_SHARE))
+            self._due_at = now + wait_s
+            if self._timer is None:
+                self._wait(wait_s)
         self._accepted.append(attempt)
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(ACCEPT_S, self._accept_now, context=Context())  # ours would hold the task
+
+    def _wait(self, wait_s: float) -> None:
+        self._timer = self._loop.call_later(wait_s, self._accept_now, context=Context())  # ours would hold the task
 
     def _accept_now(self) -> None:
         self._timer = None
-        if self._accepted:
+        if not self._accepted:
+            return
+        left_s = self._due_at - self._loop.time()
+        if left_s > CLOCK_GRAIN_S:  # those that it was set for have left with others
+            self._wait(left_s)
+        else:
             self._connection.outbox.wake()
 
     def _gather_accepted(self) -> None:
         """Those that are over by now need not be told of: their outcome says it all. Nor if there is no stream: the
         hello of the next one names what runs."""
         accepted, self._accepted = self._accepted, []
-        running = [one for one in accepted if not (one.ended or one.cancelled)]
-        if running and self._connection.up:
-            items: Fields = {"accepts": [{"link": LINK, "key": one.key} for one in running]}
-            self._connection.outbox.put(attach_pb2.AttachRequest(**items).SerializeToString())
+        if self._connection.up:
+            for one in accepted:
+                if not (one.ended or one.cancelled):
+                    self._connection.outbox.put(accept_item(one.map_key, one.number))
 
     def gather(self) -> None:
         """A frame is about to be made."""
+        self._gathered_at = self._loop.time()
         if self._accepted:
             self._gather_accepted()
         if not self.waiting or not self._connection.up:

@@ -122,6 +122,29 @@ async def test_what_begins_about_the_same_time_is_accepted_in_one_frame(server, 
         await stream.wait("results", 5)
 
 
+async def test_an_accept_waits_for_the_next_frame_where_frames_leave_anyway(server, monkeypatch):
+    """PRF-6: of a handler that is known to take its time, an agent that is busy says with the next outcome that it has
+    begun; one that is not says it soon, for there may be no next frame."""
+    monkeypatch.setattr(notes, "BUSY_ACCEPT_S", 2.0)  # not 50 ms: a machine that runs tests is busy
+    monkeypatch.setattr(notes, "ACCEPT_SHARE", 0.1)  # of 200 ms: 2 s
+    go = asyncio.Event()
+
+    async def slow(task):
+        await (asyncio.sleep(0.2) if task.task_id == "known" else go.wait())
+
+    async with running(server, slow, max_concurrency=16) as (_, stream):
+        stream.offer("known", method="slow")
+        await stream.wait("accepts")
+        await stream.result("known")
+        stream.offer("waits", method="slow")
+        stream.offer("over", method="slow")
+        await asyncio.sleep(0.1)
+        assert len(stream.items("accepts")) == 1, "a frame is expected"
+        go.set()
+        await stream.wait("results", 3)
+        assert len(stream.items("accepts")) == 1, "their outcomes say it all"
+
+
 async def test_repeated_offers(server):
     calls = []
     go = asyncio.Event()

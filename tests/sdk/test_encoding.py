@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentreach.v1 import agent_pb2, attach_pb2, attempt_pb2, dispatch_pb2, error_pb2, payload_pb2, task_pb2
 from reach import Answer, InvalidRequest
-from reach.sdk.encoding import output_outcome, payload_message, result_item, submit_item
+from reach.sdk.encoding import accept_item, output_outcome, payload_message, result_item, submit_item
 from reach.sdk.payloads import payload_fields
 from reach.sdk.specs import Heads, spec_fields
 
@@ -43,6 +43,15 @@ def test_results(tenant, task_id, attempt):
     outcome.link = 1
     outcome.key.MergeFrom(attempt_pb2.AttemptKey(task_id=task_id, attempt=attempt, tenant=tenant))
     assert item == attach_pb2.AttachRequest(results=[outcome])
+
+
+@pytest.mark.parametrize("attempt", [1, 127, 128, 2_048, (1 << 32) - 1])
+@pytest.mark.parametrize("tenant", ["", "t", "ü" * 128])
+@pytest.mark.parametrize("task_id", ["a", "ä" * 200])
+def test_accepts(tenant, task_id, attempt):
+    item = attach_pb2.AttachRequest.FromString(accept_item((tenant, task_id), attempt))
+    key = attempt_pb2.AttemptKey(task_id=task_id, attempt=attempt, tenant=tenant)
+    assert item == attach_pb2.AttachRequest(accepts=[attempt_pb2.AttemptAccept(link=1, key=key)])
 
 
 @given(
