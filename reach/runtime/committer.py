@@ -65,6 +65,8 @@ class Committer:
         self._idle: list[asyncio.Future[None]] = []
         self.held: StoreError | None = None
         """Why the current batch is held; None while all is well."""
+        self.is_unsure = False
+        """The journal may have kept the last batch and may not; it comes again. Right also in the writer."""
         self.on_held: dict[Callable[[], None], None] = {}
         """Called each time that the store takes nothing, for those who would rather not wait for it."""
         self._lost: Callable[[], frozenset[int]] | None = getattr(journal, "lost", None)
@@ -130,12 +132,15 @@ class Committer:
 
     def _commit(self, writes: Writes) -> list[int] | StoreError:
         try:
-            return self._journal.commit(writes)
+            taken = self._journal.commit(writes)
         except StoreError as error:
+            self.is_unsure = not isinstance(error, StoreFull)
             return error
         except Exception as error:
             log.exception("the journal failed in a way it should not")
             return StoreBroken(f"{type(error).__name__}: {error}")
+        self.is_unsure = False
+        return taken
 
     def _tell(self, taken: list[int] | StoreError) -> None:
         """From the writer's thread."""

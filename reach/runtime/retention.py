@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from reach.runtime.believed import BelievedClock
 from reach.runtime.committer import Committer
-from reach.store.base import Journal, StoreError, TaskQuery
+from reach.store.base import Journal, StoreError, StoreUnavailable, TaskQuery
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,17 @@ class Tending:
 
         self._committer.tend(run)
         return await done
+
+    async def remove(self, work: Callable[[], T]) -> T:
+        """As `do`, for what removes rows. While nobody knows whether the last batch was kept, that is refused with
+        StoreUnavailable: the batch comes again, and would bring back what is gone."""
+
+        def once_sure() -> T:
+            if self._committer.is_unsure:
+                raise StoreUnavailable("it is not known whether the last commit was kept: nothing is removed meanwhile")
+            return work()
+
+        return await self.do(once_sure)
 
 
 def _answer(done: asyncio.Future[T], result: T) -> None:
@@ -139,7 +150,7 @@ class Retention:
         await self._until_none(lambda: self._purge(now - max(keep.results_ms, LEAST_MS), dead_letters=False))
         await self._until_none(lambda: self._purge(before, dead_letters=True))
         drop = partial(journal.drop_facts, self._failed, before, MOST_ROWS)
-        await self._until_none(lambda: self._tending.do(drop))
+        await self._until_none(lambda: self._tending.remove(drop))
         await self._purge_too_many()
         await self._shrink()
 
@@ -168,7 +179,7 @@ class Retention:
             if not await self._purge(before, dead_letters=False, most=SHRINK_ROWS):
                 removed = await self._purge(before, dead_letters=True, most=SHRINK_ROWS)
                 self.dead_letters = max(0, self.dead_letters - removed)
-                if not removed and not await self._tending.do(self._drop_failed):
+                if not removed and not await self._tending.remove(self._drop_failed):
                     return  # what is left is open, or has only just ended
             await asyncio.sleep(PAUSE_SECONDS)
 
@@ -183,7 +194,7 @@ class Retention:
             began = time.perf_counter()
             return self._journal.purge(before_ms, rows, dead_letters=dead_letters), time.perf_counter() - began
 
-        removed, took = await self._tending.do(purge)
+        removed, took = await self._tending.remove(purge)
         if took > LONG_SECONDS:
             self._rows = max(LEAST_ROWS, rows // 2)
         elif removed == self._rows:

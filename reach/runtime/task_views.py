@@ -70,7 +70,7 @@ class TaskViews:
     async def remove(self, tasks: Iterable[Task]) -> int:
         """Removes tasks that have ended, for good; returns how many there were."""
         rows = {task.row: task.key for task in tasks}
-        removed = await self._tending.do(partial(self._host.past.remove, list(rows)))
+        removed = await self._tending.remove(partial(self._host.past.remove, list(rows)))
         for row, key in rows.items():
             task = self._host.tasks.get(key)
             if task is not None and task.row == row:

@@ -12,6 +12,7 @@ from reach.core.effects import Turn, then
 from reach.core.rows import CheckpointRow, ReserveRow, Writes
 from reach.runtime import writer as writer_module
 from reach.runtime.committer import RETRY_SECONDS, Committer
+from reach.runtime.retention import Tending
 from reach.runtime.writer import (
     AWAY_SECONDS,
     FORGIVEN,
@@ -22,7 +23,7 @@ from reach.runtime.writer import (
     TRY_OTHER,
     ThreadWriter,
 )
-from reach.store.base import StoreBroken, StoreError, StoreFull
+from reach.store.base import StoreBroken, StoreError, StoreFull, StoreUnavailable
 
 
 @pytest.fixture(autouse=True)
@@ -163,6 +164,28 @@ async def test_F7_a_full_store_holds_the_batch_and_goes_on_by_itself() -> None:
     await shell.until(lambda: shell.said == ["one"])
     assert shell.committer.held is None
     assert shell.journal.batches == [[1], [1]], "the same batch again"
+    shell.stop()
+
+
+@pytest.mark.parametrize(
+    ("failure", "removed"), [(StoreUnavailable("?"), ["after"]), (StoreFull("!"), ["at once", "after"])]
+)
+async def test_DLV_10_nothing_is_removed_that_a_batch_may_bring_back(failure: StoreError, removed: list[str]) -> None:
+    """Found by seed 6010560: of a batch whose outcome nobody knew a row was purged, and came again with the batch."""
+    shell = Shell()
+    shell.journal.outcomes = [failure, []]
+    tending, done = Tending(shell.committer), []
+    shell.submit("one", 1)
+    await asyncio.sleep(0)  # it is in the writer
+    early = asyncio.ensure_future(tending.remove(lambda: done.append("at once")))
+    await asyncio.sleep(0)  # and this behind it
+    shell.journal.go.release(2)
+    if removed[0] == "after":
+        with pytest.raises(StoreUnavailable):
+            await early
+    await shell.until(lambda: shell.said == ["one"])
+    await tending.remove(lambda: done.append("after"))
+    assert done == removed
     shell.stop()
 
 

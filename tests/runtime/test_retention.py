@@ -28,6 +28,8 @@ class Now:
         self.done += 1
         return work()
 
+    remove = do
+
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
