@@ -14,37 +14,25 @@ the wrapped one is kept; so a call pays only for what the wrapper does, about 15
 from __future__ import annotations
 
 import inspect
-import logging
-import secrets
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted
+from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.access import OF_PEERS, TABLE, Access, Admission
-from reach.rpc.principal import Authenticator, set_principal
-from reach.telemetry.logs import RepeatedLogger, frames_of
-from reach.telemetry.tracing import TraceContext, Tracing, current_trace, set_current_trace
-from reach.wire.status import TABLE as CODES
+from reach.rpc.entrance import Entrance, Gate, leaf_of, leaves_of, short_name
+from reach.rpc.principal import Authenticator
+from reach.telemetry.tracing import TraceContext, Tracing, current_trace
 from reach.wire.status import status_of
-
-if TYPE_CHECKING:
-    from reach.rpc.proxy import Proxy
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 TRACE_KEY: Final = "x-trace-id"
-_RETRY_AFTER_MS: Final = 1000
-PEER_CALLS: Final = 20_000
-"""Calls of other nodes that are open, where nothing else is said: each of them is bounded at the node that makes it."""
-
-_log: Final = logging.getLogger(__name__)
-_refusals: Final = RepeatedLogger(_log)
 
 
 async def abort_with(context: Context, error: ReachError, trace: TraceContext | None = None) -> BaseException:
@@ -69,27 +57,6 @@ def _forgotten(ended: BaseException) -> BaseException:
     """
     ended.__context__ = ended.__cause__ = None
     return ended.with_traceback(None)
-
-
-class Gate:
-    """Room for calls of one class."""
-
-    __slots__ = ("held", "limit", "name")
-
-    def __init__(self, name: str, limit: int) -> None:
-        self.name = name
-        self.limit = limit
-        self.held = 0
-
-    def full(self) -> ResourceExhausted:
-        """What a call that finds no room gets."""
-        return ResourceExhausted(
-            f"the server holds {self.limit} calls of the class '{self.name}' already",
-            Reason.TOO_MANY_STREAMS,
-            retry_after_ms=_RETRY_AFTER_MS,
-            limit=str(self.limit),
-            admission=self.name,
-        )
 
 
 class _Malformed:
@@ -122,21 +89,13 @@ class Interceptor(grpc.aio.ServerInterceptor):
         called: Callable[[str, str], None] = _ignore_call,
         refused: Callable[[Reason], None] = _ignore_refusal,
     ) -> None:
-        """`called` is told of each call that ended: its method ("DispatchService/Dispatch") and code ("OK");
-        `refused` of each that ended with an error of ours: why."""
-        self._authenticator = authenticator
-        self._tracing = tracing
-        self._called = called
-        self._refused = refused
-        self.gates: Final = {one: Gate(one.value, limits.get(one, PEER_CALLS)) for one in Admission}
-        self.proxy: Proxy | None = None
-        """Brings calls to the nodes that they belong to; None on a node that is alone. To be set before it serves."""
+        self.entrance: Final = Entrance(authenticator, tracing, limits, called, refused)
         self._handlers: dict[str, Handler] = {}
         self._unknown: Handler = grpc.stream_stream_rpc_method_handler(self._refuse_unknown)
 
     def open_calls(self) -> dict[str, int]:
         """Calls that are open, by admission class, for metrics."""
-        return {name.value: gate.held for name, gate in self.gates.items()}
+        return {name.value: gate.held for name, gate in self.entrance.gates.items()}
 
     async def intercept_service(
         self,
@@ -149,7 +108,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if handler is not None:
             return handler
         found = await continuation(handler_call_details)
-        access = TABLE.get(method) or (OF_PEERS.get(method) if self.proxy is not None else None)
+        access = TABLE.get(method) or (OF_PEERS.get(method) if self.entrance.proxy is not None else None)
         if found is None:
             return self._unknown
         if access is None:
@@ -168,23 +127,12 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 authorization = str(value)
             elif key == "traceparent":
                 traceparent = str(value)
-        trace = self._tracing.accept(traceparent)
-        set_current_trace(trace)
-        if access.scopes:
-            principal = self._authenticator.authenticate(authorization, context.auth_context)
-            if access.scopes.isdisjoint(principal.scopes):
-                wanted = ", ".join(sorted(access.scopes))
-                raise InvalidRequest(f"this call needs one of the scopes: {wanted}", Reason.PERMISSION_DENIED)
-            set_principal(principal)
-        if gate.held >= gate.limit:
-            raise gate.full()
-        gate.held += 1
-        return trace
+        return self.entrance.enter(authorization, traceparent, context.auth_context, access, gate)
 
     # -- around the servicer ------------------------------------------------------------------------------------------
 
     def _wrapped(self, method: str, access: Access, handler: Handler) -> Handler:
-        name = _short(method)
+        name = short_name(method)
         one, many = (
             (grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler)
             if handler.request_streaming
@@ -195,8 +143,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
         if not (inspect.iscoroutinefunction(behaviour) or inspect.isasyncgenfunction(behaviour)):
             raise TypeError(f"{name} must be served by a coroutine function or an asynchronous generator")
         encode = handler.response_serializer
-        if self.proxy is not None and method in TABLE and not handler.request_streaming:
-            behaviour = (self.proxy.streaming if handler.response_streaming else self.proxy.unary)(method, behaviour)
+        if self.entrance.proxy is not None and not handler.request_streaming:
+            behaviour = self.entrance.anywhere(method, behaviour, streams=handler.response_streaming)
             encode = _encoding_items(encode) if encode is not None else None
         wrap = self._streaming if handler.response_streaming else self._unary
         decode = handler.request_deserializer
@@ -208,7 +156,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
     def _unary(self, name: str, access: Access, behaviour: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         """The wrapper of a method with one response. This one is hot: submits of simple callers go through it."""
-        gate, enter, called = self.gates[access.admission], self._enter, self._called
+        entrance = self.entrance
+        gate, enter, called = entrance.gates[access.admission], self._enter, entrance.called
 
         async def answer(request: object, context: Context) -> object:
             entered = False
@@ -243,7 +192,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
         It writes what a generator yields, instead of being one itself: when the client goes, the generator is closed
         here and now, not when somebody collects it (A17).
         """
-        gate, enter, called = self.gates[access.admission], self._enter, self._called
+        entrance = self.entrance
+        gate, enter, called = entrance.gates[access.admission], self._enter, entrance.called
         yields = inspect.isasyncgenfunction(behaviour)
 
         async def answer(request: object, context: Context) -> None:
@@ -281,28 +231,23 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
     async def _end(self, name: str, context: Context, failure: BaseException) -> BaseException:
         """Ends a call that failed. Returns what is to be raised."""
-        found = _leaf(failure)
+        found = leaf_of(failure, grpc.aio.AbortError)
         if isinstance(found, grpc.aio.AbortError):
-            self._called(name, _code_of(context))
+            self.entrance.called(name, _code_of(context))
             return _forgotten(found)
         if isinstance(found, grpc.aio.InternalError) or not isinstance(found, Exception):
             # The client, its connection or the server's loop is gone: there is nobody to tell.
-            self._called(name, "CANCELLED")
+            self.entrance.called(name, "CANCELLED")
             return _forgotten(found)
-        error = found if isinstance(found, ReachError) else _unexpected(name, found)
-        for one in (failure, *_leaves(failure)):  # a TaskGroup's frame has the group, whose traceback has the frame
+        error = self.entrance.failed(name, found, context.peer())
+        for one in (failure, *leaves_of(failure)):  # a TaskGroup's frame has the group, whose traceback has the frame
             traceback.clear_frames(one.__traceback__)
-        if error.reason in (Reason.UNAUTHENTICATED, Reason.PERMISSION_DENIED):
-            fields = {"method": name, "reason": error.reason, "peer": context.peer()}
-            _refusals.warning(f"{name} {error.reason}", "a call was refused", **fields)
-        self._called(name, CODES[error.reason].code.name)
-        self._refused(error.reason)
         return await abort_with(context, error, current_trace())
 
     async def _refuse_unknown(self, requests: object, context: Context) -> None:
         """No such method. Its name is a caller's text: it is neither logged nor counted."""
         error = InvalidRequest("there is no such method", Reason.NOT_IMPLEMENTED)
-        ended = await abort_with(context, error, self._tracing.root())
+        ended = await abort_with(context, error, self.entrance.tracing.root())
         del requests, context
         try:
             raise ended
@@ -312,7 +257,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
     async def _refuse_closed(self, requests: object, context: Context) -> None:
         """A method that is served but not in the table."""
         error = InvalidRequest("this method is open to nobody", Reason.PERMISSION_DENIED)
-        ended = await abort_with(context, error, self._tracing.root())
+        ended = await abort_with(context, error, self.entrance.tracing.root())
         del requests, context
         try:
             raise ended
@@ -349,40 +294,6 @@ def _encoding_items(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     return lambda frame: frame if type(frame) is bytes else encode(frame)
 
 
-def _leaf(failure: BaseException) -> BaseException:
-    """What to tell of a failure in a TaskGroup: the abort or the error of ours in it, if there is one."""
-    if not isinstance(failure, BaseExceptionGroup):
-        return failure
-    leaves = list(_leaves(failure))
-    for kind in (grpc.aio.AbortError, ReachError):
-        for leaf in leaves:
-            if isinstance(leaf, kind):
-                return leaf
-    return failure
-
-
-def _leaves(failure: BaseException) -> Iterator[BaseException]:
-    if isinstance(failure, BaseExceptionGroup):
-        for part in failure.exceptions:
-            yield from _leaves(part)
-    else:
-        yield failure
-
-
-def _unexpected(name: str, failure: Exception) -> Internal:
-    """Logs a fault of ours. Not its text, for that may hold a payload or a secret: its type and where it was raised."""
-    error_id = secrets.token_hex(8)
-    inner = next(_leaves(failure))
-    fields = {
-        "error_id": error_id,
-        "method": name,
-        "error": type(inner).__name__,
-        "frames": frames_of(inner) or frames_of(failure),
-    }
-    _log.error("a call failed unexpectedly", extra=fields)
-    return Internal(f"internal fault; the server's log holds it as {error_id}", error_id=error_id)
-
-
 def _code_of(context: Context) -> str:
     """The code that a servicer aborted with."""
     code = context.code()
@@ -390,8 +301,3 @@ def _code_of(context: Context) -> str:
         if code in (known, known.value[0]):
             return known.name
     return "UNKNOWN"
-
-
-def _short(method: str) -> str:
-    """Of "/agentreach.v1.DispatchService/Dispatch" the part "DispatchService/Dispatch"."""
-    return method.rpartition(".")[2]

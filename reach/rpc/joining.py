@@ -56,7 +56,7 @@ def join(
     reach.sessions.far = sessions = FarSessions(peers)
     reach.host.sessions.share(sessions.busy)
     reach.abroad = reach.tasks.abroad = Whereabouts(reach.host, owners, peers.has)
-    interceptor.proxy = Proxy(peers, ResultServicer(services).StreamResult)
+    interceptor.entrance.proxy = Proxy(peers, ResultServicer(services).StreamResult)
     reach.host.departures.tell, reach.host.departures.bring = peers.came, peers.bring_task
     level_1 = reach.host.level_1
     level_1.rooms = peers.rooms

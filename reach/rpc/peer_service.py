@@ -38,6 +38,8 @@ class Behaviour(NamedTuple):
     act: Callable[[Any, Any], Any]
     request: Any
     """The class of its message."""
+    response: Any
+    """The descriptor of what it answers with."""
     streams: bool
     """It answers with several messages."""
 
@@ -46,7 +48,10 @@ def behaviours(servicers: Mapping[FileDescriptor, Any]) -> dict[str, Behaviour]:
     """All methods with one request, by full name."""
     return {
         f"/{service.full_name}/{method.name}": Behaviour(
-            getattr(servicer, method.name), GetMessageClass(method.input_type), method.server_streaming
+            getattr(servicer, method.name),
+            GetMessageClass(method.input_type),
+            method.output_type,
+            method.server_streaming,
         )
         for descriptor, servicer in servicers.items()
         for service in descriptor.services_by_name.values()

@@ -34,6 +34,7 @@ from reach.core.stream import FOLD_LIMIT
 from reach.errors import Unavailable
 from reach.rpc.agent import AgentServicer
 from reach.rpc.dispatch import DispatchServicer
+from reach.rpc.inner_calls import InnerCalls
 from reach.rpc.interceptors import Interceptor
 from reach.rpc.ops import OpsServicer
 from reach.rpc.peer_service import PeerServicer, behaviours
@@ -116,6 +117,7 @@ class GrpcServer:
     ) -> None:
         self._listen = listen
         self._services = services
+        self._entrance = interceptor.entrance
         self._server = grpc.aio.server(interceptors=[interceptor], options=options(listen))
         self.ops = OpsServicer(services, keys, version, store)
         servicers: dict[Any, Any] = {
@@ -127,9 +129,11 @@ class GrpcServer:
             result_pb2.DESCRIPTOR: ResultServicer(services),
             session_pb2.DESCRIPTOR: SessionServicer(services),
         }
+        self.methods = behaviours(servicers)
+        """Those with one request."""
         if services.peers is not None:
             pings = servicers[attach_pb2.DESCRIPTOR].pings
-            peer = PeerServicer(services, services.peers, behaviours(servicers), pings)
+            peer = PeerServicer(services, services.peers, self.methods, pings)
             peer_pb2_grpc.add_PeerServiceServicer_to_server(peer, self._server)
         names = [reflection.SERVICE_NAME, health.SERVICE_NAME]
         for descriptor, servicer in servicers.items():
@@ -140,6 +144,10 @@ class GrpcServer:
         reflection.enable_server_reflection(names, self._server)
         self._names = names
         self.port = 0
+
+    def inner_calls(self) -> InnerCalls:
+        """The same methods for another door of this process."""
+        return InnerCalls(self._entrance, self.methods)
 
     async def start(self) -> None:
         """Binds the port and serves.

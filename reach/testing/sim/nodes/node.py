@@ -20,7 +20,7 @@ from reach.errors import ReachError
 from reach.rpc.access import SCOPES
 from reach.rpc.agent import AgentServicer
 from reach.rpc.dispatch import DispatchServicer
-from reach.rpc.interceptors import _leaf
+from reach.rpc.entrance import leaf_of
 from reach.rpc.joining import join
 from reach.rpc.peer_service import PeerServicer, behaviours
 from reach.rpc.peers import Peers
@@ -175,13 +175,13 @@ class Node:
         services = self.services = NodeServices(self.reach, READER, Tracing(), Metrics())
         services.sim = self
         services._streams = OrderedSet()  # type: ignore[assignment]  # noqa: SLF001
-        door = SimpleNamespace(proxy=None)
+        door = SimpleNamespace(entrance=SimpleNamespace(proxy=None))
         peers = self.peers = join(services, cast("Any", door), self.member, SECRET)
         peers.branches = OrderedSet()  # type: ignore[assignment]
         peers._ends = OrderedSet()  # type: ignore[assignment]  # noqa: SLF001
         self.agents = AgentServicer(services)
         self.dispatch = DispatchServicer(services)
-        self._proxy: Proxy = door.proxy
+        self._proxy: Proxy = door.entrance.proxy
         methods = behaviours({
             dispatch_pb2.DESCRIPTOR: self.dispatch,
             registry_pb2.DESCRIPTOR: RegistryServicer(services),
@@ -376,7 +376,7 @@ def _statuses() -> Any:
     try:
         yield
     except (ReachError, ExceptionGroup) as failure:
-        error = _leaf(failure)
+        error = leaf_of(failure)
         if not isinstance(error, ReachError):
             raise
         status = status_of(error)

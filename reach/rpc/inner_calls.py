@@ -1,0 +1,118 @@
+"""Calls of the methods of the contract from another door of this process (HTTP): all that happens to a call that comes
+over gRPC happens to these too, in the same code. Methods with a stream of requests are gRPC's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+from google.protobuf.message_factory import GetMessageClass
+
+from reach.errors import InvalidRequest, Reason
+from reach.rpc.access import TABLE, Access
+from reach.rpc.entrance import Entrance, leaf_of, short_name
+from reach.rpc.peer_service import Behaviour
+
+
+class _Context:
+    """What a servicer may ask of a call that did not come over gRPC."""
+
+    __slots__ = ()
+
+    def time_remaining(self) -> float | None:
+        """As long as it takes: a caller that has enough goes, and the call is cancelled."""
+        return None
+
+
+class InnerCalls:
+    """See the module.
+
+    Args:
+        entrance: Of the node.
+        methods: All with one request, by full name ("/agentreach.v1.DispatchService/Dispatch").
+    """
+
+    def __init__(self, entrance: Entrance, methods: Mapping[str, Behaviour]) -> None:
+        self._entrance: Final = entrance
+        self._acts: Final = {
+            method: entrance.anywhere(method, one.act, streams=one.streams) for method, one in methods.items()
+        }
+        self._responses: Final = {method: GetMessageClass(one.response) for method, one in methods.items()}
+
+    def scopes(self, method: str) -> frozenset[str]:
+        """Any one of these opens the method."""
+        return TABLE[method].scopes
+
+    async def unary(self, method: str, request: Any, authorization: str, traceparent: str, peer: str) -> Any:
+        """Makes a call with one response.
+
+        Args:
+            method: Its full name.
+            request: Its message.
+            authorization: The header as it came; empty if there was none.
+            traceparent: The same.
+            peer: Where it comes from, for the log of refusals.
+
+        Raises:
+            ReachError: what the caller is to be told; already counted and logged.
+        """
+        name, access = short_name(method), self._access(method)
+        gate = self._entrance.gates[access.admission]
+        entered = False
+        try:
+            self._entrance.enter(authorization, traceparent, _no_certificate, access, gate)
+            entered = True
+            answer = await self._acts[method](request, _Context())
+        except Exception as failure:  # noqa: BLE001 - each becomes an error that the caller can be told
+            raise self._entrance.failed(name, _error_in(failure), peer) from None
+        except BaseException:
+            self._entrance.called(name, "CANCELLED")
+            raise
+        finally:
+            gate.held -= entered
+        self._entrance.called(name, "OK")
+        return self._message(method, answer)
+
+    async def streaming(
+        self, method: str, request: Any, authorization: str, traceparent: str, peer: str
+    ) -> AsyncGenerator[Any, None]:
+        """Makes a call with a stream of responses; arguments and errors as for `unary`. It is to be read and closed by
+        one task."""
+        name, access = short_name(method), self._access(method)
+        gate = self._entrance.gates[access.admission]
+        entered = False
+        try:
+            self._entrance.enter(authorization, traceparent, _no_certificate, access, gate)
+            entered = True
+            async with aclosing(self._acts[method](request, _Context())) as answers:
+                async for answer in answers:
+                    yield self._message(method, answer)
+        except Exception as failure:  # noqa: BLE001 - each becomes an error that the caller can be told
+            raise self._entrance.failed(name, _error_in(failure), peer) from None
+        except BaseException:
+            self._entrance.called(name, "CANCELLED")
+            raise
+        finally:
+            gate.held -= entered
+        self._entrance.called(name, "OK")
+
+    def _access(self, method: str) -> Access:
+        access = TABLE.get(method)
+        if access is None or method not in self._acts:
+            raise InvalidRequest("there is no such method", Reason.NOT_IMPLEMENTED)
+        return access
+
+    def _message(self, method: str, answer: Any) -> Any:
+        """What another node answered comes as bytes."""
+        return self._responses[method].FromString(answer) if type(answer) is bytes else answer
+
+
+def _error_in(failure: Exception) -> Exception:
+    found = leaf_of(failure)
+    return found if isinstance(found, Exception) else failure
+
+
+def _no_certificate() -> dict[str, list[bytes]]:
+    return {}
