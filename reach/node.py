@@ -27,6 +27,7 @@ from reach.config.watching import Policies, Rules
 from reach.core.intents import Routes
 from reach.core.vocabulary import Vocabulary
 from reach.errors import ErrorClass, InvalidRequest, ReachError
+from reach.http.api import BODY_MARGIN, Api
 from reach.http.app import HttpServer, create_app, readers_of
 from reach.rpc.access import Admission
 from reach.rpc.interceptors import Interceptor
@@ -262,9 +263,10 @@ class Node:
 
     async def _start_http(self, keys: KeyStore | None) -> None:
         server = self.config.server
-        app = create_app(self.standing.ready, self._metrics_text(), readers_of(keys))
+        api = Api(self._grpc.inner_calls(), 2 * server.payload_limit + BODY_MARGIN)
+        app = create_app(self.standing.ready, self._metrics_text(), readers_of(keys), api)
         tls = (server.tls_cert, server.tls_key) if server.tls_cert else None
-        http = HttpServer(app, server.host, server.admin_port, tls=tls)
+        http = HttpServer(app, server.host, server.admin_port, tls=tls, closing=api.close)
         self.admin_port = http.bind()
         self._own(http.serve(), "http")
         self._stack.push_async_callback(http.stop)

@@ -33,7 +33,7 @@ class Server(Section, frozen=True):
     port: Port = 8900
     """Port of gRPC. 0 takes a free one, for tests."""
     admin_port: Port = 8800
-    """Port of HTTP: `/healthz`, `/readyz`, `/metrics`. 0 takes a free one, for tests."""
+    """Port of HTTP: the JSON door, `/healthz`, `/readyz`, `/metrics`. 0 takes a free one, for tests."""
     insecure: bool = False
     """Allows what is otherwise refused beyond loopback: no authentication, and plaintext. For networks in which
     everybody is trusted."""

@@ -1,4 +1,5 @@
-"""HTTP: whether the process lives, whether it serves, and what it measured; on a port of its own in the same loop.
+"""HTTP: the JSON door (`api.py`), whether the process lives and serves, and what it measured; on a port of its own in
+the same loop.
 
     http = HttpServer(create_app(ready, metrics), "127.0.0.1", 8800)
     port = http.bind()                   # refuses a port that is taken, before anything runs
@@ -14,19 +15,25 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+import h11
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from reach.errors import InvalidRequest, Unavailable
+from reach.errors import InvalidRequest, Reason, Unavailable
+from reach.http.problems import HEADERS, MEDIA_TYPE, document, no_such_path, problem, wrong_verb
+from reach.http.routes import PREFIX
 from reach.store.base import KeyStore
 from reach.telemetry.exposition import CONTENT_TYPE
 
@@ -39,8 +46,8 @@ MetricsText = Callable[[], bytes]
 MayRead = Callable[[str], bool]
 """Whether the `Authorization` header (empty if there is none) opens `/metrics`."""
 
-_HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-_CONNECTIONS: Final = 256
+_CONNECTIONS: Final = 1_000
+_HEADER_BYTES: Final = 16_384
 _GRACE_S: Final = 2
 
 _log: Final = logging.getLogger(__name__)
@@ -51,9 +58,11 @@ def _everybody(_authorization: str) -> bool:
     return True
 
 
-def create_app(ready: Readiness, metrics: MetricsText | None = None, may_read: MayRead = _everybody) -> Starlette:
+def create_app(
+    ready: Readiness, metrics: MetricsText | None = None, may_read: MayRead = _everybody, api: ASGIApp | None = None
+) -> Starlette:
     """The routes: `/healthz` (also `/livez`) and `/readyz` are open, `/metrics` (if there are any) for whom
-    `may_read` says."""
+    `may_read` says; `/v1` is the JSON door."""
 
     async def healthz(_request: Request) -> Response:
         return _json({"state": "alive"})
@@ -69,29 +78,42 @@ def create_app(ready: Readiness, metrics: MetricsText | None = None, may_read: M
 
     async def measured(request: Request) -> Response:
         if not may_read(request.headers.get("authorization", "")):
-            refusal = _error(401, "UNAUTHENTICATED", "an API key with the scope reader or operator is needed")
-            refusal.headers["www-authenticate"] = "Bearer"
-            return refusal
+            message = "an API key with the scope reader or operator is needed"
+            return problem(InvalidRequest(message, Reason.UNAUTHENTICATED))
         assert metrics is not None
-        return Response(metrics(), headers=_HEADERS, media_type=CONTENT_TYPE)
+        return Response(metrics(), headers=HEADERS, media_type=CONTENT_TYPE)
 
     async def failed(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        reason = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}.get(error.status_code, "INVALID_REQUEST")
-        return _error(error.status_code, reason, error.detail)
+        if error.status_code == 404:
+            return no_such_path()
+        if error.status_code == 405:
+            return wrong_verb(tuple((error.headers or {}).get("allow", "GET").split(", ")))
+        return problem(InvalidRequest(error.detail, Reason.INVALID_FIELD), error.status_code)
 
-    routes = [Route("/healthz", healthz), Route("/livez", healthz), Route("/readyz", readyz)]
+    routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/livez", healthz), Route("/readyz", readyz)]
     if metrics is not None:
         routes.append(Route("/metrics", measured))
+    if api is not None:
+        routes.append(Mount(PREFIX, app=api))
     return Starlette(routes=routes, exception_handlers={HTTPException: failed})
 
 
 def _json(body: Mapping[str, object], status: int = 200) -> Response:
-    return Response(msgspec.json.encode(body), status, _HEADERS, "application/json")
+    return Response(msgspec.json.encode(body), status, HEADERS, "application/json")
 
 
-def _error(status: int, reason: str, message: str) -> Response:
-    return _json({"error": {"reason": reason, "message": message}}, status)
+class _Protocol(H11Protocol):
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP, or too much of it, gets a problem like any other mistake."""
+        cause = sys.exc_info()[1]
+        status = cause.error_status_hint if isinstance(cause, h11.RemoteProtocolError) else 400
+        message = "the headers are too large" if status == 431 else "this is not a request of HTTP/1.1"
+        body = msgspec.json.encode(document(InvalidRequest(message, Reason.MALFORMED_MESSAGE), status))
+        headers = [("content-type", MEDIA_TYPE), ("content-length", str(len(body))), ("connection", "close")]
+        for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
 
 class _Uvicorn(uvicorn.Server):
@@ -104,8 +126,17 @@ class _Uvicorn(uvicorn.Server):
 class HttpServer:
     """Serves an application in the running loop, from `bind` to `stop`."""
 
-    def __init__(self, app: Any, host: str, port: int, *, tls: tuple[str, str] | None = None) -> None:
-        """`tls` names the files of certificate chain and key (PEM)."""
+    def __init__(
+        self,
+        app: Any,
+        host: str,
+        port: int,
+        *,
+        tls: tuple[str, str] | None = None,
+        closing: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`tls` names the files of certificate chain and key (PEM); `closing` ends what is open when this stops."""
+        self._closing = closing
         self._host = host
         self._port = port
         self._socket: socket.socket | None = None
@@ -114,7 +145,7 @@ class HttpServer:
         self._server = _Uvicorn(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=_Protocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -124,7 +155,7 @@ class HttpServer:
                 limit_concurrency=_CONNECTIONS,
                 timeout_keep_alive=15,
                 timeout_graceful_shutdown=_GRACE_S,
-                h11_max_incomplete_event_size=16_384,
+                h11_max_incomplete_event_size=_HEADER_BYTES,
                 ssl_certfile=tls[0] if tls else None,
                 ssl_keyfile=tls[1] if tls else None,
             )
@@ -171,6 +202,8 @@ class HttpServer:
         Gives the port back even if `serve` never ran.
         """
         self._server.should_exit = True
+        if self._closing is not None:
+            await self._closing()
         await self._ended.wait()
         if self._socket is not None:
             self._socket.close()

@@ -164,7 +164,7 @@ def status_of(error: ReachError) -> grpc.Status:
     info.metadata["class"] = error.error_class.name
     info.metadata["retryable"] = "true" if error.retryable else "false"
     status.details.add().Pack(info)
-    retry_after_ms = _retry_after_ms(error)
+    retry_after_ms = retry_after_of(error)
     if retry_after_ms is not None:
         status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=_duration(retry_after_ms)))
     return rpc_status.to_status(status)
@@ -204,7 +204,7 @@ def error_to_proto(error: ReachError) -> error_pb2.Error:
         metadata=bounded_metadata(error.metadata, METADATA_ENTRIES, _METADATA_VALUE_LIMIT),
         retryable=error.retryable,
     )
-    retry_after_ms = _retry_after_ms(error)
+    retry_after_ms = retry_after_of(error)
     if retry_after_ms is not None:
         message.retry_after.CopyFrom(_duration(retry_after_ms))
     return message
@@ -287,7 +287,7 @@ def bounded_metadata(
     }
 
 
-def _retry_after_ms(error: ReachError) -> int | None:
+def retry_after_of(error: ReachError) -> int | None:
     return error.retry_after_ms if error.retry_after_ms is not None else TABLE[error.reason].retry_after_ms
 
 

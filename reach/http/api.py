@@ -1,0 +1,208 @@
+"""The JSON door: paths under `/v1` are methods of the contract (`routes.py`), called as gRPC calls them.
+
+It reads a request, fills the message, makes the call and writes the answer; who may, where it is done and what it says
+is decided behind `Calls`, where all doors meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from reach.errors import InvalidRequest, ReachError, Reason, Timeout, Unavailable
+from reach.http import sse
+from reach.http.messages import encode, fill, read_body
+from reach.http.problems import HEADERS, TRACE_KEY, no_such_path, problem, trace_of_call, wrong_verb
+from reach.http.routes import PREFIX, Row, find
+from reach.wire.requests import ID_BYTES
+
+BODY_MARGIN: Final = 1 << 20
+"""What a body may have beside twice the largest payload (as base64, or with escapes), in bytes."""
+BODY_SECONDS: Final = 30.0
+"""How long a body may take to arrive."""
+CLOSE_SECONDS: Final = 1.0
+"""How long calls under way may go on when the server stops."""
+
+
+class Calls(Protocol):
+    """The methods of the contract, whichever door a call comes through (rpc/inner_calls.py)."""
+
+    def scopes(self, method: str) -> frozenset[str]:
+        """Any one of these opens the method."""
+
+    async def unary(self, method: str, request: Any, authorization: str, traceparent: str, peer: str) -> Any:
+        """Makes a call with one response. Raises ReachError."""
+
+    def streaming(
+        self, method: str, request: Any, authorization: str, traceparent: str, peer: str
+    ) -> AsyncGenerator[Any, None]:
+        """Makes a call with a stream of responses. Raises ReachError."""
+
+
+class Api:
+    """See the module: an ASGI application.
+
+    Args:
+        calls: What is behind the door.
+        body_limit: Largest body, in bytes.
+    """
+
+    def __init__(self, calls: Calls, body_limit: int) -> None:
+        self._calls = calls
+        self._body_limit = body_limit
+        self._closing = False
+        self._calling: set[asyncio.Future[Any]] = set()
+        self._streams: set[asyncio.Future[Any]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        assert scope["type"] == "http"
+        steps = [unquote(step) for step in _raw_path(scope).removeprefix(PREFIX).strip("/").split("/")]
+        row, given, verbs = find(scope["method"], steps)
+        if row is None:
+            await (wrong_verb(verbs) if verbs else no_such_path())(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            if self._closing:
+                raise _stopping()
+            _check_origin(row, headers)
+            request = read_body(row, await self._body(headers, receive) if row.has_body else b"")
+            query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="strict")
+            key, last = headers.get("idempotency-key", ""), headers.get("last-event-id", "")
+            fill(row, request, given, query, key[: ID_BYTES + 1], last)
+        except _Refused as refused:
+            await problem(refused.error, refused.status)(scope, receive, send)
+            return
+        except UnicodeDecodeError:
+            await problem(InvalidRequest("the query is not UTF-8", Reason.MALFORMED_MESSAGE))(scope, receive, send)
+            return
+        except ReachError as error:
+            await problem(error)(scope, receive, send)
+            return
+        caller = headers.get("authorization", ""), headers.get("traceparent", ""), _peer(scope)
+        if row.streams:
+            await self._stream(sse.EventStream(row), (row.method, request, *caller), send, receive)
+        else:
+            await self._answer(row, (request, *caller), scope, receive, send)
+
+    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+        """The whole body. Raises _Refused if it is too large, too slow, or compressed."""
+        if headers.get("content-encoding", "identity") != "identity":
+            raise _Refused(415, InvalidRequest("bodies are taken uncompressed only", Reason.MALFORMED_MESSAGE))
+        told = headers.get("content-length", "0")
+        if told.isdigit() and int(told) > self._body_limit:
+            raise self._too_large()
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Refused(400, InvalidRequest("the body ended early", Reason.MALFORMED_MESSAGE))
+                    body += message.get("body", b"")
+                    if len(body) > self._body_limit:
+                        raise self._too_large()
+                    if not message.get("more_body"):
+                        return bytes(body)
+        except TimeoutError:
+            slow = Timeout(f"the body did not arrive within {BODY_SECONDS:.0f} s", Reason.WAIT_EXPIRED)
+            raise _Refused(408, slow) from None
+
+    def _too_large(self) -> _Refused:
+        message = f"the body is over {self._body_limit} bytes"
+        return _Refused(413, InvalidRequest(message, Reason.PAYLOAD_TOO_LARGE, limit=str(self._body_limit)))
+
+    async def _answer(self, row: Row, call: tuple[Any, ...], scope: Scope, receive: Receive, send: Send) -> None:
+        """A call with one response. A caller that goes does not wait any more: the call is cancelled."""
+        work = asyncio.ensure_future(self._response(row, call))
+        gone = asyncio.ensure_future(_gone(receive))
+        self._calling.add(work)
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                response = problem(_stopping()) if work.cancelled() else work.result()
+                await response(scope, receive, send)
+        finally:
+            self._calling.discard(work)
+            work.cancel()
+            gone.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
+
+    async def _response(self, row: Row, call: tuple[Any, ...]) -> Response:
+        try:
+            answer = await self._calls.unary(row.method, *call)
+        except ReachError as error:
+            return problem(error, trace_id=trace_of_call())
+        return Response(encode(answer), 200, {**HEADERS, TRACE_KEY: trace_of_call()}, "application/json")
+
+    async def _stream(self, out: sse.EventStream, call: tuple[Any, ...], send: Send, receive: Receive) -> None:
+        """A call with a stream of responses, until it ends, the reader goes, or the server stops."""
+        reading = asyncio.ensure_future(out.write(self._calls.streaming(*call), send))
+        beating = asyncio.ensure_future(out.beat(send))
+        gone = asyncio.ensure_future(_gone(receive))
+        self._streams.add(reading)
+        try:
+            await asyncio.wait({reading, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._streams.discard(reading)
+            for task in (reading, beating, gone):
+                task.cancel()
+            await asyncio.gather(reading, beating, gone, return_exceptions=True)
+        if not gone.done() or gone.cancelled():
+            await out.end(send, _stopping())
+
+    async def close(self) -> None:
+        """The server stops: nothing new, streams end at once, and what is being answered has a second."""
+        self._closing = True
+        for reading in self._streams:
+            reading.cancel()
+        if self._calling:
+            await asyncio.wait(set(self._calling), timeout=CLOSE_SECONDS)
+        for work in self._calling:
+            work.cancel()
+
+
+class _Refused(Exception):
+    """A request that HTTP itself has a word for."""
+
+    def __init__(self, status: int, error: ReachError) -> None:
+        super().__init__(error.message)
+        self.status = status
+        self.error = error
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("the server is shutting down", Reason.SHUTTING_DOWN)
+
+
+async def _gone(receive: Receive) -> None:
+    """Returns when the client has gone."""
+    message: Message = {"type": ""}
+    while message["type"] != "http.disconnect":
+        message = await receive()
+
+
+def _check_origin(row: Row, headers: Headers) -> None:
+    """A page of another site must not make a browser act here: browsers say where such a request comes from."""
+    origin = headers.get("origin")
+    if origin is None or row.verb == "GET" or urlsplit(origin).netloc == headers.get("host", ""):
+        return
+    raise InvalidRequest("pages of other sites may not call this server", Reason.PERMISSION_DENIED)
+
+
+def _raw_path(scope: Scope) -> str:
+    """The path as it came: a slash within an id is told from one between steps."""
+    raw: bytes | None = scope.get("raw_path")
+    return raw.decode("ascii", "replace") if raw else str(scope["path"])
+
+
+def _peer(scope: Scope) -> str:
+    client = scope.get("client")
+    return f"{client[0]}:{client[1]}" if client else ""

@@ -1,0 +1,46 @@
+"""Any node takes any call, also over HTTP: what is at home elsewhere is done there (CLU-1)."""
+
+import pytest
+import pytest_asyncio
+
+from tests.http.conftest import client_of
+from tests.http.sse_reader import events_of
+from tests.rpc.nodes import cluster
+from tests.rpc.peers import AgentByHand, unique
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("no_tracebacks")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def nodes(tmp_path_factory):
+    async with cluster(tmp_path_factory.mktemp("cluster"), "one", "two") as made:
+        made.share()
+        yield made
+
+
+async def test_CLU_1_what_another_node_owns_is_done_there_and_told_here(nodes):
+    agent_type = unique("far")
+    nodes.give(agent_type, "one")
+    agent = AgentByHand(nodes.stubs("one"))
+    await agent.join(agent_type, agent_type=agent_type)
+    key = unique("key")
+    spec = {"selector": {"agent_type": agent_type}, "payload": {"text": "x"}}
+    async with client_of(nodes["two"].admin_port) as http:
+        given = await http.post("/v1/tasks", json={"task": spec}, headers={"idempotency-key": key})
+        assert given.json()["taskId"] == key
+        assert key in nodes["one"].tasks()
+        assert key not in nodes["two"].tasks()
+        async with http.stream("GET", f"/v1/tasks/{key}/events") as answer:
+            await agent.serve(await agent.next("offers"), "done")
+            seen = [one async for one in events_of(answer)]
+        assert [one.kind for one in seen] == ["accepted", "started", "complete"]
+        got = (await http.get(f"/v1/tasks/{key}/result")).json()
+        assert got["result"]["output"]["text"] == "done"
+        listed = (await http.get("/v1/agents", params={"agent_type": agent_type})).json()
+        assert [row["registration"]["instanceId"] for row in listed["agents"]] == [agent.instance_id]
+        async with http.stream("GET", "/v1/watch/agents", params={"agent_type": agent_type}) as answer:
+            told = await anext(events_of(answer))
+        assert told.data.keys() >= {"agents", "lostNodes"}
+        unknown = await http.get("/v1/tasks/none")
+        assert (unknown.status_code, unknown.json()["reason"]) == (404, "TASK_NOT_FOUND")
+    await agent.close()
