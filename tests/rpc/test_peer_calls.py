@@ -19,6 +19,7 @@ from reach.core.placement import SHARDS
 from reach.core.rooms import PoolRoom
 from reach.errors import ReachError, Reason, ResourceExhausted, Unavailable
 from reach.rpc import peers as peers_module
+from reach.rpc import tunnel as tunnel_module
 from reach.rpc.homes import _Open
 from reach.rpc.known_nodes import KnownNodes
 from reach.rpc.peer_messages import Unreachable, pool_name, unavailable
@@ -42,6 +43,7 @@ class Far(peer_pb2_grpc.PeerServiceServicer):
         self.go_on = asyncio.Event()
         self.waiting = 0
         self.cancelled = 0
+        self.link = ""
         self.server = grpc.aio.server()
         peer_pb2_grpc.add_PeerServiceServicer_to_server(self, self.server)
         self.peer = Peer("far", f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}")
@@ -66,7 +68,17 @@ class Far(peer_pb2_grpc.PeerServiceServicer):
         return peer_pb2.LocateResponse(here=True)
 
     async def Link(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no test needs it")
+        match self.link:
+            case "is silent":
+                await self._wait()
+            case "answers":
+                await context.write(peer_pb2.LinkResponse(node_id="far"))
+                await self._wait()
+            case "talks nonsense":
+                await context.write(peer_pb2.LinkResponse(turns=[{"number": 1, "state": 99}]))  # type: ignore[list-item]
+                await self._wait()
+            case _:
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there are no links")
 
     async def TellSessions(self, request: Any, context: Any) -> peer_pb2.TellSessionsResponse:
         return peer_pb2.TellSessionsResponse()
@@ -189,6 +201,27 @@ async def test_CLU_1_a_link_that_broke_is_made_anew(far, peers):
     await until(lambda: not peers._running)
     assert first.broken
     assert peers.tunnel(far.peer) is not first
+
+
+@pytest.mark.parametrize("how", ["is silent", "answers", "talks nonsense"])
+async def test_CLU_3_a_node_that_says_nothing_on_a_new_link_is_not_waited_for(far, peers, monkeypatch, how):
+    """One that has answered may be silent for as long as there is nothing to say."""
+    monkeypatch.setattr(tunnel_module, "CONNECT_SECONDS", 0.1)
+    far.link = how
+    connection, tunnel = peers.connection(far.peer), peers.tunnel(far.peer)
+    async with asyncio.timeout(TIMEOUT):
+        assert await peers.answers(far.peer) is (how != "is silent")
+    if how == "answers":
+        await asyncio.sleep(0.2)
+        assert not tunnel.broken
+        assert peers.tunnel(far.peer) is tunnel
+    else:
+        await until(lambda: not peers._running)
+        assert tunnel.broken
+        assert far.peer not in peers._tunnels
+    given_up = how == "is silent"
+    assert (peers.connection(far.peer) is connection) is not given_up, "a connection that hangs is made anew"
+    await until(lambda: far.cancelled == (how != "answers"))
 
 
 async def test_CLU_1_a_node_that_reads_nothing_does_not_answer_for_anybody(far, peers, monkeypatch):

@@ -1,7 +1,8 @@
-"""Hellos that come back from a node that does not own their pool (CLU-3). Found by the simulation."""
+"""Links of agents whose pools other nodes own: what goes there, what comes back, and how they end (CLU-1, CLU-3)."""
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,14 +12,17 @@ from agentreach.v1 import attach_pb2, dispatch_pb2
 from reach.core.model import PoolKey
 from reach.core.pool import PEERS_PATIENCE_MS, STALLED_MS
 from reach.core.spread import Placing
+from reach.errors import Reason, ResourceExhausted
+from reach.rpc import remote_links as remote_links_module
 from reach.rpc.access import SCOPES
 from reach.rpc.agent import AttachStream
 from reach.rpc.known_nodes import KnownNodes
 from reach.rpc.principal import Principal
-from reach.rpc.remote_links import RemoteLinks
+from reach.rpc.remote_links import KINDS, RemoteLinks
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.ownership import Peer
 from reach.wire.batcher import Batcher
+from tests.rpc.nodes import until
 from tests.runtime.hosts import Shell
 
 THERE = Placing(PoolKey("acme", "echo"))
@@ -40,7 +44,12 @@ class Stream:
         self.did += fields
 
     def refuse(self, number: int, item: Any, fault: Any, *, closed: bool = False) -> None:
+        assert closed, "or the agent would take it for open"
         self.did.append(f"refuse {number}")
+
+    def closing(self, out: Batcher) -> None:
+        assert out is self.out
+        self.did.append("closing")
 
 
 def links_of(stream: Stream) -> RemoteLinks:
@@ -92,9 +101,11 @@ class Far:
     def __init__(self) -> None:
         self.branches: set[Any] = set()
         self.said: list[tuple[str, attach_pb2.AttachRequest]] = []
+        self.sent: list[int] = []
 
     def tunnel(self, peer: Peer) -> Any:
         def send(frame: bytes, pool: PoolKey | None = None, sent: int = 0, placing: Placing | None = None) -> None:
+            self.sent.append(sent)
             self.said.append((peer.node_id, attach_pb2.AttachRequest.FromString(frame)))
 
         return SimpleNamespace(open=lambda *_: SimpleNamespace(send=send, half=False))
@@ -147,6 +158,104 @@ async def test_REG_2_a_link_that_ended_in_peace_is_no_link_any_more_wherever_it_
     assert (len(remote), remote.instance_of(1)) == (len(others) - 1, "")
     joins(stream, 1, "echo")
     assert remote.instance_of(1) not in ("", before)
+
+
+def said_of(*links: int) -> attach_pb2.AttachRequest:
+    """One item of each kind for each of these links."""
+    frame = attach_pb2.AttachRequest(sequence=9)
+    for kind in KINDS:
+        if kind != "goodbyes":
+            for link in links:
+                getattr(frame, kind).add(link=link)
+    return frame
+
+
+def links_in(frame: attach_pb2.AttachRequest) -> dict[str, list[int]]:
+    return {field.name: [item.link for item in items] for field, items in frame.ListFields()}
+
+
+def test_CLU_1_each_thing_that_an_agent_can_say_of_a_link_is_brought_to_its_owner() -> None:
+    """What is added to the contract and forgotten there would be lost for agents of other nodes."""
+    fields = attach_pb2.AttachRequest.DESCRIPTOR.fields
+    of_links = [one.name for one in fields if one.message_type and "link" in one.message_type.fields_by_name]
+    assert sorted(of_links) == sorted(["hellos", *KINDS])
+
+
+@pytest.mark.parametrize("others", [("echo",), ("echo", "other")])
+async def test_CLU_1_what_is_said_of_links_goes_to_their_owners_and_nothing_else_does(others: tuple[str, ...]) -> None:
+    """With the count of what the agent was told, by which its owner judges what was lost on the way."""
+    far = Far()
+    stream = attached(far, {"echo": TWO, "other": THREE})
+    for number, agent_type in enumerate(others, 1):
+        joins(stream, number, agent_type)
+    assert far.sent == [0] * len(others)
+    far.said.clear()
+    far.sent.clear()
+    stream.down = 5
+    links = range(1, len(others) + 1)
+    stream.handle(said_of(*links))
+    expected = {kind: links for kind in KINDS if kind != "goodbyes"}
+    assert [(node, links_in(frame)) for node, frame in far.said] == [
+        (node, {kind: [link] for kind in expected}) for node, link in zip(("two", "three"), links, strict=False)
+    ]
+    assert far.sent == [5] * len(others)
+
+
+async def test_CLU_1_what_is_said_of_a_link_that_is_here_stays_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = Far()
+    stream = attached(far, {"echo": TWO})
+    joins(stream, 1, "echo")
+    far.said.clear()
+    stream.links[2] = object()  # type: ignore[assignment]
+    assert stream._remote is not None
+    here = stream._remote.take(said_of(1, 2))
+    kinds = [kind for kind in KINDS if kind != "goodbyes"]
+    assert links_in(here) == {kind: [2] for kind in kinds}
+    assert [links_in(frame) for _, frame in far.said] == [{kind: [1] for kind in kinds}]
+
+
+async def test_CLU_3_a_link_that_says_hello_again_and_belongs_elsewhere_by_now_goes_there() -> None:
+    far = Far()
+    where = {"echo": TWO}
+    stream = attached(far, where)
+    joins(stream, 1, "echo")
+    where["echo"] = THREE
+    joins(stream, 1, "echo")
+    stream.handle(attach_pb2.AttachRequest(beats=[attach_pb2.LinkBeat(link=1)]))
+    assert [node for node, _ in far.said] == ["two", "three", "three"]
+
+
+async def test_CLU_3_a_stream_whose_work_elsewhere_is_lost_asks_its_agent_to_open_another_and_ends_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_links_module, "REOPEN_SECONDS", 0.02)
+    stream = Stream()
+    links = links_of(stream)
+    links._anew()
+    assert stream.did == ["closing"]
+    assert not stream.out.closed, "it says what is left to say"
+    await until(lambda: stream.out.closed)
+    stream = Stream()
+    links = links_of(stream)
+    links._anew()
+    links.close(ours=True)
+    await asyncio.sleep(0.05)
+    assert not stream.out.closed, "it was over before"
+
+
+async def test_REG_2_a_stream_has_no_more_links_than_so_wherever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reach.rpc.agent.LINKS", 2)
+    far = Far()
+    stream = attached(far, {"echo": TWO})
+    refused: list[int] = []
+    monkeypatch.setattr(stream, "refuse", lambda number, *_, **__: refused.append(number))
+    monkeypatch.setattr(
+        stream.services, "too_many", lambda most: ResourceExhausted("!", Reason.TOO_MANY_STREAMS), raising=False
+    )
+    for number in (1, 2, 3):
+        joins(stream, number, "echo")
+    assert refused == [3]
+    assert len(far.said) == 2
 
 
 @pytest.mark.parametrize("still", [False, True])
