@@ -121,6 +121,6 @@ TABLE: Final[Mapping[str, Access]] = {
 
 OF_PEERS: Final[Mapping[str, Access]] = {
     f"/agentreach.internal.v1.PeerService/{method}": Access(_EVERYBODY, Admission.PEERS)
-    for method in ("Link", "Call", "Locate", "TellSessions")
+    for method in ("Link", "Call", "Locate", "TellSessions", "TellTasks")
 }
 """Methods of other nodes, on a node that has any. The servicer itself checks that it is one (`peer_secret`)."""

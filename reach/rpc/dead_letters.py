@@ -46,7 +46,7 @@ class DeadLetters:
         """Dead letters, latest first."""
         size = page_size(request.page_size, PAGE)
         query = _query(tenant, request.agent_type, request.reason, page_number(request.page_token), size)
-        tasks, more = await self._reach.tasks.page(query)
+        tasks, more, _ = await self._reach.tasks.page(query)
         answer = ops_pb2.ListDeadLettersResponse()
         taken = 0
         for task in tasks:
@@ -77,7 +77,7 @@ class DeadLetters:
         else:
             before = page_number(request.page_token)
             query = _query(principal.tenant, request.agent_type, request.reason, before, CHUNK)
-            tasks, more = await self._reach.tasks.page(query)
+            tasks, more, _ = await self._reach.tasks.page(query)
             if more:
                 answer.next_page_token = str(tasks[-1].row)
             await self._all_again(tasks, request_id, answer)
@@ -125,7 +125,7 @@ class DeadLetters:
     async def _all(self, tenant: str, agent_type: str, reason: str) -> AsyncIterator[list[Task]]:
         before = 0
         while True:
-            tasks, more = await self._reach.tasks.page(_query(tenant, agent_type, reason, before, CHUNK))
+            tasks, more, _ = await self._reach.tasks.page(_query(tenant, agent_type, reason, before, CHUNK))
             if tasks:
                 before = tasks[-1].row
                 yield tasks

@@ -16,7 +16,7 @@ from reach.core.model import Fault, Task, TaskState
 from reach.core.questions import INPUT_BYTES
 from reach.core.stream import Interest, Kind, Reader, size_in_bytes
 from reach.errors import ErrorClass, InvalidRequest, Reason, Timeout
-from reach.rpc import callers
+from reach.rpc import callers, far_tasks
 from reach.rpc.principal import credentials_ended, principal_of
 from reach.rpc.proxy import placed
 from reach.rpc.services import RECHECK_SECONDS, Services, error_of_fault
@@ -138,26 +138,34 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         """See the contract."""
         query = _query(principal_of(context).tenant, request)
         _check_view(request.view)
-        tasks, more = await self._reach.tasks.page(query)
+        page, full = await self._reach.tasks.page(query), request.view == task_pb2.TASK_VIEW_FULL
         answer = dispatch_pb2.ListTasksResponse()
+        told: dict[str, task_pb2.Task] = {}
+        if page.elsewhere and self._services.peers is not None:
+            told, lost = await far_tasks.ask(self._services.peers, query.tenant, page.elsewhere, full=full)
+            answer.lost_nodes.extend(sorted(lost))
         wanted = set(request.filter.states)
         labels = dict(request.filter.labels)
         last, size = 0, 0
-        for task in tasks:
+        for task in page.tasks:
             if size > PAGE_BYTES:
                 answer.next_page_token = str(last)
                 return answer
             last = task.row
-            if wanted and int(task.state) not in wanted:
+            far = told.get(task.task_id)
+            if wanted and int(task.state if far is None else far.state) not in wanted:
                 continue
             message = task_pb2.Task()
-            fill_task(message, task, full=request.view == task_pb2.TASK_VIEW_FULL)
+            fill_task(message, task, full=full)
+            if far is not None:
+                far.spec.CopyFrom(message.spec)
+                message = far
             if labels and any(message.spec.labels.get(name) != value for name, value in labels.items()):
                 continue
             answer.tasks.append(message)
             size += message.ByteSize()
-        if more:
-            answer.next_page_token = str(tasks[-1].row)
+        if page.more:
+            answer.next_page_token = str(page.tasks[-1].row)
         return answer
 
     async def WaitForResult(

@@ -13,7 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from agentreach.internal.v1 import peer_pb2, peer_pb2_grpc
 from reach.errors import InvalidRequest, Reason
-from reach.rpc import peer_version
+from reach.rpc import far_tasks, peer_version
 from reach.rpc.access import TABLE
 from reach.rpc.far_sessions import tell
 from reach.rpc.link_end import LinkEnd
@@ -123,6 +123,11 @@ class PeerServicer(peer_pb2_grpc.PeerServiceServicer):
         """See the contract."""
         self._check(context)
         return await tell(self._services.reach.sessions, request)
+
+    async def TellTasks(self, request: peer_pb2.TellTasksRequest, context: Any) -> peer_pb2.TellTasksResponse:
+        """See the contract."""
+        self._check(context)
+        return await far_tasks.tell(self._services.reach.tasks, request)
 
     async def Locate(self, request: peer_pb2.LocateRequest, context: Any) -> peer_pb2.LocateResponse:
         """See the contract."""

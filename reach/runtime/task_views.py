@@ -3,9 +3,9 @@ as the journal has it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from reach.core.decision_record import Record, records_of
 from reach.core.model import FIRST_TERMINAL, Task, TaskKey
@@ -15,6 +15,17 @@ from reach.store.base import StoredTask, TaskQuery, may_go_on
 if TYPE_CHECKING:
     from reach.runtime.elsewhere import Whereabouts
     from reach.runtime.host import Host
+    from reach.runtime.ownership import Peer
+
+
+class TaskPage(NamedTuple):
+    """A page of a list of tasks, latest first."""
+
+    tasks: list[Task]
+    more: bool
+    """There may be more."""
+    elsewhere: dict[Peer, list[str]]
+    """Those among them that go on at other nodes, which know how they stand: here they are as the journal has them."""
 
 
 class TaskViews:
@@ -44,14 +55,29 @@ class TaskViews:
             records = await self._host.read(self._host.past.decisions, task.tenant, task.task_id) | records
         return records
 
-    async def page(self, query: TaskQuery) -> tuple[list[Task], bool]:
-        """Tasks of the journal, latest first, and whether there may be more; open ones as they stand now."""
+    async def page(self, query: TaskQuery) -> TaskPage:
+        """Tasks of the journal; open ones that are here as they stand now."""
         stored: list[StoredTask] = await self._host.read(self._host.past.list_tasks, query)
-        tasks = []
+        page = TaskPage([], may_go_on(query, stored), {})
         for one in stored:
             live = self._live((one.task.tenant, one.task.task_id), one)
-            tasks.append(live if live is not None else self._host.past.shown(one))
-        return tasks, may_go_on(query, stored)
+            page.tasks.append(live if live is not None else self._host.past.shown(one))
+            if live is None and self.abroad is not None and (where := self.abroad.owner_of(one)) is not None:
+                page.elsewhere.setdefault(where.peer, []).append(one.task.task_id)
+        return page
+
+    async def here(self, tenant: str, task_ids: Sequence[str]) -> list[Task]:
+        """Those of these tasks that are in memory, as they stand now; no end that may still be undone."""
+        tasks, host = self._host.tasks, self._host
+        ended = {name for name in task_ids if (task := tasks.get((tenant, name))) and task.state >= FIRST_TERMINAL}
+        await host.settled()
+        if host.committer.held is not None:
+            ended.clear()
+        found = ((name, tasks.get((tenant, name))) for name in task_ids)
+        return [
+            task for name, task in found
+            if task is not None and task.row > 0 and (name in ended or task.state < FIRST_TERMINAL)
+        ]  # fmt: skip
 
     def _live(self, key: TaskKey, stored: StoredTask | None) -> Task | None:
         """A task that is in memory, unless memory is ahead: what the store does not have has not happened yet, for it

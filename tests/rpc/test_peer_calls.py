@@ -83,6 +83,9 @@ class Far(peer_pb2_grpc.PeerServiceServicer):
     async def TellSessions(self, request: Any, context: Any) -> peer_pb2.TellSessionsResponse:
         return peer_pb2.TellSessionsResponse()
 
+    async def TellTasks(self, request: Any, context: Any) -> peer_pb2.TellTasksResponse:
+        return peer_pb2.TellTasksResponse()
+
     async def _wait(self) -> None:
         self.waiting += 1
         try:

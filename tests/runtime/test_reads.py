@@ -27,7 +27,7 @@ async def test_DLV_1_a_read_does_not_tell_an_end_that_is_not_written():
         await asyncio.sleep(0)
     assert shell.host.tasks[TENANT, "t"].state is TaskState.CANCELLED
     shell.reads.go()
-    one, ((of_list,), _) = await look, await list_all
+    one, ((of_list,), _, _) = await look, await list_all
     assert one is not None
     assert (one.state, of_list.state) == (TaskState.PENDING, TaskState.PENDING)
     shell.reads.held = False

@@ -793,21 +793,27 @@ class ListTasksResponse(_message.Message):
 
     TASKS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    LOST_NODES_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.str
     """For the next page; empty at the end."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[_task_pb2.Task]:
         """The tasks, latest first."""
 
+    @_builtins.property
+    def lost_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes of a cluster that did not answer in time: what they own that has not ended is shown as PENDING."""
+
     def __init__(
         self,
         *,
         tasks: _abc.Iterable[_task_pb2.Task] | None = ...,
         next_page_token: _builtins.str = ...,
+        lost_nodes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lost_nodes", b"lost_nodes", "next_page_token", b"next_page_token", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ contract: it may change with a release, but two adjacent versions understand eac
 from agentreach.v1 import attempt_pb2 as _attempt_pb2
 from agentreach.v1 import error_pb2 as _error_pb2
 from agentreach.v1 import session_pb2 as _session_pb2
+from agentreach.v1 import task_pb2 as _task_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -1003,6 +1004,62 @@ class SessionPart(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SessionPart: _TypeAlias = SessionPart  # noqa: Y015
+
+@_typing.final
+class TellTasksRequest(_message.Message):
+    """Asks how tasks stand."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    TASK_IDS_FIELD_NUMBER: _builtins.int
+    FULL_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Whose."""
+    full: _builtins.bool
+    """With payloads; never with what was asked, which is in the journal."""
+    @_builtins.property
+    def task_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Which, in the order of a list."""
+
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        task_ids: _abc.Iterable[_builtins.str] | None = ...,
+        full: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["full", b"full", "task_ids", b"task_ids", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TellTasksRequest: _TypeAlias = TellTasksRequest  # noqa: Y015
+
+@_typing.final
+class TellTasksResponse(_message.Message):
+    """How they stand."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASKS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedCompositeFieldContainer[_task_pb2.Task]:
+        """Those that are in memory here, without their specs but for the ids, as many as a page holds."""
+
+    def __init__(
+        self,
+        *,
+        tasks: _abc.Iterable[_task_pb2.Task] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tasks", b"tasks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TellTasksResponse: _TypeAlias = TellTasksResponse  # noqa: Y015
 
 @_typing.final
 class TreeCancelled(_message.Message):

@@ -55,6 +55,11 @@ class PeerServiceStub:
                 request_serializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.TellSessionsRequest.SerializeToString,
                 response_deserializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.TellSessionsResponse.FromString,
                 _registered_method=True)
+        self.TellTasks = channel.unary_unary(
+                '/agentreach.internal.v1.PeerService/TellTasks',
+                request_serializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.TellTasksRequest.SerializeToString,
+                response_deserializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.TellTasksResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer:
@@ -93,6 +98,14 @@ class PeerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TellTasks(self, request, context):
+        """How tasks stand that live here.
+        Errors: UNAUTHENTICATED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -115,6 +128,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.TellSessions,
                     request_deserializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.TellSessionsRequest.FromString,
                     response_serializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.TellSessionsResponse.SerializeToString,
+            ),
+            'TellTasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.TellTasks,
+                    request_deserializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.TellTasksRequest.FromString,
+                    response_serializer=agentreach_dot_internal_dot_v1_dot_peer__pb2.TellTasksResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -226,6 +244,33 @@ class PeerService:
             '/agentreach.internal.v1.PeerService/TellSessions',
             agentreach_dot_internal_dot_v1_dot_peer__pb2.TellSessionsRequest.SerializeToString,
             agentreach_dot_internal_dot_v1_dot_peer__pb2.TellSessionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TellTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentreach.internal.v1.PeerService/TellTasks',
+            agentreach_dot_internal_dot_v1_dot_peer__pb2.TellTasksRequest.SerializeToString,
+            agentreach_dot_internal_dot_v1_dot_peer__pb2.TellTasksResponse.FromString,
             options,
             channel_credentials,
             insecure,

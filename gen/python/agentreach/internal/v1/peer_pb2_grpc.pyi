@@ -51,6 +51,10 @@ class PeerServiceStub:
     """What this node has of sessions that live elsewhere.
     Errors: UNAUTHENTICATED.
     """
+    TellTasks: _grpc.UnaryUnaryMultiCallable[_peer_pb2.TellTasksRequest, _peer_pb2.TellTasksResponse]
+    """How tasks stand that live here.
+    Errors: UNAUTHENTICATED.
+    """
 
 @_typing.type_check_only
 class PeerServiceAsyncStub(PeerServiceStub):
@@ -71,6 +75,10 @@ class PeerServiceAsyncStub(PeerServiceStub):
     """
     TellSessions: _aio.UnaryUnaryMultiCallable[_peer_pb2.TellSessionsRequest, _peer_pb2.TellSessionsResponse]  # type: ignore[assignment]
     """What this node has of sessions that live elsewhere.
+    Errors: UNAUTHENTICATED.
+    """
+    TellTasks: _aio.UnaryUnaryMultiCallable[_peer_pb2.TellTasksRequest, _peer_pb2.TellTasksResponse]  # type: ignore[assignment]
+    """How tasks stand that live here.
     Errors: UNAUTHENTICATED.
     """
 
@@ -114,6 +122,16 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.TellSessionsResponse, _abc.Awaitable[_peer_pb2.TellSessionsResponse]]:
         """What this node has of sessions that live elsewhere.
+        Errors: UNAUTHENTICATED.
+        """
+
+    @_abc_1.abstractmethod
+    def TellTasks(
+        self,
+        request: _peer_pb2.TellTasksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_peer_pb2.TellTasksResponse, _abc.Awaitable[_peer_pb2.TellTasksResponse]]:
+        """How tasks stand that live here.
         Errors: UNAUTHENTICATED.
         """
 
