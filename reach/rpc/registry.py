@@ -129,19 +129,24 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         tenant = principal_of(context).tenant
         wanted = read_filter(request.filter, self._services.host.directory.vocabulary)
         after = read_token(request.page_token)
-        places = ((place_of(one), pool, one) for pool, one in self._reach.visible(tenant) if wanted(one))
-        rows = nsmallest(size + 1, (row for row in places if row[0] > after), key=itemgetter(0))
+        rows = ((place_of(one), pool, one) for pool, one in self._reach.visible(tenant) if wanted(one))
+        behind = [row for row in rows if row[0] > after]
+        page = nsmallest(size, behind, key=itemgetter(0))
+        if page:  # those of one id are told together, or who joins the lists of several nodes would lose some
+            name, owner = page[-1][0]
+            page += sorted((row for row in behind if row[0][0] == name and row[0][1] > owner), key=itemgetter(0))
         answer = registry_pb2.ListAgentsResponse()
         now_ms = self._services.clock.now_ms()
-        taken = taken_bytes = 0
-        for taken, (_, pool, instance) in enumerate(rows, 1):
+        taken_bytes, last = 0, ("", "")
+        for place, pool, instance in page:
+            if taken_bytes > PAGE_BYTES and place[0] != last[0]:
+                break
             message = answer.agents.add()
             fill_agent(message, pool, instance, now_ms, foreign=pool.key.tenant != tenant)
             taken_bytes += message.ByteSize()
-            if taken == size or taken_bytes > PAGE_BYTES:
-                break
-        if len(rows) > taken:
-            answer.next_page_token = token_of(rows[taken - 1][0])
+            last = place
+        if len(behind) > len(answer.agents):
+            answer.next_page_token = token_of(last)
         return answer
 
     async def WatchAgents(
