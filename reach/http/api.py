@@ -55,6 +55,7 @@ class Api:
 
     def __init__(self, calls: Calls, body_limit: int) -> None:
         self._calls = calls
+        self.scopes = calls.scopes
         self._body_limit = body_limit
         self._closing = False
         self._calling: set[asyncio.Future[Any]] = set()

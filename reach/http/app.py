@@ -28,10 +28,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
-from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from reach.errors import InvalidRequest, Reason, Unavailable
+from reach.http.api import Api
+from reach.http.page import described
 from reach.http.problems import HEADERS, MEDIA_TYPE, document, no_such_path, problem, wrong_verb
 from reach.http.routes import PREFIX
 from reach.store.base import KeyStore
@@ -59,10 +60,10 @@ def _everybody(_authorization: str) -> bool:
 
 
 def create_app(
-    ready: Readiness, metrics: MetricsText | None = None, may_read: MayRead = _everybody, api: ASGIApp | None = None
+    ready: Readiness, metrics: MetricsText | None = None, may_read: MayRead = _everybody, api: Api | None = None
 ) -> Starlette:
     """The routes: `/healthz` (also `/livez`) and `/readyz` are open, `/metrics` (if there are any) for whom
-    `may_read` says; `/v1` is the JSON door."""
+    `may_read` says; `/v1` is the JSON door, `/openapi.json` and `/docs` its description."""
 
     async def healthz(_request: Request) -> Response:
         return _json({"state": "alive"})
@@ -95,7 +96,7 @@ def create_app(
     if metrics is not None:
         routes.append(Route("/metrics", measured))
     if api is not None:
-        routes.append(Mount(PREFIX, app=api))
+        routes += [Mount(PREFIX, app=api), *described(api.scopes)]
     return Starlette(routes=routes, exception_handlers={HTTPException: failed})
 
 
