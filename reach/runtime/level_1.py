@@ -69,7 +69,6 @@ class LevelOne:
         Raises:
             ReachError: nobody may take it, or could ever: the reason says what is missing. Or all that could are full.
         """
-        chosen = placing.pool if placing is not None else None
         resolved = self._directory.resolve(task.tenant, selector)
         if resolved.refusal is not None:
             raise _error(resolved)
@@ -78,11 +77,12 @@ class LevelOne:
             self._follow(resolved.route, task, selector)
         if resolved.match is not None:
             task.policy = task.policy or BY_TEXT
-        pools = resolved.pools if chosen is None else (chosen,)
-        if resolved.schemas and chosen is None:
-            pools = self._fitting(task, selector, resolved)
-        if placing is not None and placing.full and chosen is None:
-            pools = self._left(pools, placing, task.size)
+        if placing is not None and placing.pool is not None:
+            pools: tuple[PoolKey, ...] = (placing.pool,)
+        else:
+            pools = self._fitting(task, selector, resolved) if resolved.schemas else resolved.pools
+            if placing is not None and placing.full:
+                pools = self._left(pools, placing, task.size)
         if not pools:
             task.pending_reason = f"{NO_MATCH}: {resolved.lack.message if resolved.lack is not None else ''}"
             return PoolKey(task.tenant, selector.agent_type or UNRESOLVED)

@@ -100,7 +100,7 @@ class Reach:
             host.tasks[task.key] = task
             if task.root_task_id:
                 host.trees.joined(task)
-            host.post(pool, _submitted(task, reader, placing))
+            host.post(pool, ev.Submitted(task, reader) if placing is None else ev.Placed(task, reader, placing))
             return
         pool = known.pool
         if host.committer.held is not None and not task.volatile:
