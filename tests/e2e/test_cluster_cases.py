@@ -16,12 +16,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
-from reach import Agent, Client, Task, TaskState
+from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, task_pb2
+from reach import Agent, Client, Reason, Task, TaskState
 from reach.core.model import PoolKey
 from reach.core.placement import shard_of
 from reach.sdk.addresses import Told
+from reach.wire.status import error_from_rpc
 from tests.e2e.nodes import Nodes
 from tests.e2e.plain import DEADLINE
 from tests.e2e.processes import eventually, tell
@@ -30,6 +33,8 @@ from tests.transports.receivers import OK, Got, receiver
 AGENTS = int(os.environ.get("AGENTS", "60"))
 IDS = 30
 """Tasks that are each given at three nodes at once; more, until both pools had some."""
+QUEUE = 100 + 2 * AGENTS
+"""Tasks that may wait in a pool: more than any other case has."""
 EVENTS = 20
 """Ends that each receiver is to hear of."""
 
@@ -45,6 +50,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         environment.setenv("AGENT_REACH_WEBHOOKS_SECRETS", f"[{{name: main, file: {folder}/hush}}]")
         environment.setenv("AGENT_REACH_WEBHOOKS_HOSTS", "[127.0.0.1]")
         environment.setenv("AGENT_REACH_WEBHOOKS_TIMEOUT", "1")
+        environment.setenv("AGENT_REACH_ROUTER_QUEUE_LIMIT", str(QUEUE))
         made = Nodes(folder)
         try:
             made.start()
@@ -157,6 +163,50 @@ async def test_CLU_1_one_id_at_three_nodes_at_once_is_one_task(cluster: Nodes) -
     pools = Counter(ran.by[task_id] for task_id in ids)
     tell(f"{len(ids)} ids, each at three nodes at once: {dict(pools)}")
     assert len(pools) == 2
+
+
+async def heard_of(stub: Any, instances: list[str]) -> None:
+    """Returns when a node knows of instances, also of those that joined at others."""
+    for instance_id in instances:
+        asked = dispatch_pb2.PreviewRouteRequest()
+        asked.task.selector.instance_id = instance_id
+        async with asyncio.timeout(DEADLINE):
+            while not (await stub.PreviewRoute(asked, timeout=DEADLINE)).decision.candidates:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+
+async def test_RTE_15_two_full_pools_of_different_nodes_take_all_that_they_can_whoever_is_asked(cluster: Nodes) -> None:
+    """What three nodes are given at once goes on to the other pool when one is full, and is one task each."""
+    types, ran = types_of(cluster), Ran(-1.0)
+    options: dict[str, Any] = {"capabilities": ["fill"], "max_concurrency": 1}
+    agents = [ran.agent(types[name], cluster.all[name].address, **options) for name in "bc"]
+    room = 2 * (QUEUE + 1)
+    async with agents[0], agents[1], callers(cluster) as clients, AsyncExitStack() as stack:
+        opened = [grpc.aio.insecure_channel(node.address) for node in cluster.all.values()]
+        channels = [await stack.enter_async_context(one) for one in opened]
+        stubs = [dispatch_pb2_grpc.DispatchServiceStub(channel) for channel in channels]  # the SDK would come again
+        for stub in stubs:
+            await heard_of(stub, [agent.instance_id for agent in agents])
+        few = asyncio.Semaphore(50)
+
+        async def give(number: int) -> str:
+            spec = task_pb2.TaskSpec(task_id=f"fill-{number}", payload={"text": "x"})  # type: ignore[arg-type]
+            spec.selector.capability = "fill"
+            async with few:
+                try:
+                    await stubs[number % 3].Dispatch(dispatch_pb2.DispatchRequest(task=spec), timeout=DEADLINE)
+                except grpc.aio.AioRpcError as failure:
+                    return error_from_rpc(failure).reason.name
+            return ""
+
+        refused = Counter(filter(None, await asyncio.gather(*(give(number) for number in range(room)))))
+        assert not refused
+        assert [await give(room + number) for number in range(3)] == [Reason.QUEUE_FULL.name] * 3
+        ran.finish.set()
+        ends = [clients["a"].wait_for_result(f"fill-{number}", timeout=DEADLINE) for number in range(room)]
+        assert {result.state for result in await asyncio.gather(*ends)} == {TaskState.SUCCEEDED}
+    assert ran.begun == {f"fill-{number}": 1 for number in range(room)}
+    assert Counter(ran.by.values()) == {types["b"]: QUEUE + 1, types["c"]: QUEUE + 1}
 
 
 async def test_C5_a_receiver_that_hangs_delays_no_other_at_several_dispatchers(cluster: Nodes) -> None:
