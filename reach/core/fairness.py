@@ -22,6 +22,9 @@ LOOK = 32
 """Flows of one step of priority below the top that are compared."""
 KEPT = 10_000
 """Tenants, and keys of a tenant, that are remembered though they do not wait, for what they had of late."""
+MERGE = 16
+"""Tasks that come together and are so many times fewer than those that wait are put in one by one: looking through all
+that wait would take longer."""
 SWEEP = 64
 """From so many on they are looked through, whenever they are twice as many as were left."""
 
@@ -181,8 +184,12 @@ class Line:
             if len(self._tasks) == 2:
                 self._begin_to_choose()
         before = tasks.entries[0] if tasks.entries else None
-        tasks.entries += entries
-        tasks.entries.sort()
+        if MERGE * len(entries) < len(tasks.entries):
+            for entry in entries:
+                heappush(tasks.entries, entry)
+        else:
+            tasks.entries += entries
+            tasks.entries.sort()
         tasks.alive += len(entries)
         if len(self._tasks) > 1 and tasks.entries[0] is not before:
             self._push_young(tasks.entries[0])

@@ -68,6 +68,15 @@ def restore_trials(pool: Pool, rows: list[AgentRow]) -> None:
     pool.router.canary.restore(standings)
 
 
+def served_late(pool: Pool, late_ms: int, turn: Turn) -> None:
+    """A pool is served so long after its instances and their attempts were restored: they are waited for from now."""
+    for instance in pool.instances.values():
+        instance.awaited_until_ms += late_ms
+        for task in instance.running.values():
+            task.lease_until_ms += late_ms
+            pool.deadlines.arm(task, turn)
+
+
 def restore_pin(pool: Pool, row: PinRow, turn: Turn) -> None:
     """A session's pin, for what is left of its time."""
     pin = pool.pins.set((row.tenant, row.session), row.instance_id, turn.now_ms)

@@ -14,8 +14,8 @@ from reach.store.postgres_link import Link
 
 OLDEST: Final = 150_000
 """Version of PostgreSQL, as it says it itself."""
-PER_NODE: Final = 5
-"""Connections of one node: one writes, two read, one for API keys, one to spare."""
+PER_NODE: Final = 6
+"""Connections of one node: one writes, three read, one for API keys, one to spare."""
 SKEW_SECONDS: Final = 2.0
 SLOW_SECONDS: Final = 0.05
 _ASK: Final = """

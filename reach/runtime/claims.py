@@ -1,9 +1,9 @@
 """Which shards this node owns: as the leader wishes, and as the journal says (CLU-2, CLU-3).
 
 The wish says what to claim and what to give up; the epochs in the journal are the only truth. Every half second they
-are confirmed. A node that was paused, or does not reach the journal, has not confirmed them for `SURE_MS` by its own
-clock: it is in doubt, and sends nothing until it knows. What turns out to be another node's is forgotten, that and only
-that.
+are confirmed, also while what was claimed is loaded (`takeover.py`). A node that was paused, or does not reach the
+journal, has not confirmed them for `SURE_MS` by its own clock: it is in doubt, and sends nothing until it knows. What
+turns out to be another node's is forgotten, that and only that.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
 from reach.runtime.departures import ARRIVALS
 from reach.runtime.host import Host
-from reach.runtime.loading import turns_of
 from reach.runtime.moving import add, leave, take
 from reach.runtime.retention import Tending
-from reach.runtime.sessions import Ended
-from reach.store.base import Loaded, SharedJournal, StoreError
+from reach.runtime.takeover import Coming, Takeover
+from reach.store.base import SharedJournal, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +42,16 @@ class Claims:
     Args:
         host: The shards that this node has.
         journal: Who owns what.
+        loads: Where shards that were claimed are read, and nothing else; None: in a thread of its own.
     """
 
-    def __init__(self, host: Host, journal: SharedJournal) -> None:
+    def __init__(self, host: Host, journal: SharedJournal, loads: Executor | None = None) -> None:
         self._host = host
+        self._loads = loads if loads is not None else ThreadPoolExecutor(1, thread_name_prefix="journal-loads")
+        self._takeovers: dict[Takeover, None] = {}
+        """Bound: the shards there are, for each has one at least."""
+        self._loaded: list[tuple[Takeover, Coming, asyncio.Future[bool]]] = []
+        """What is served if the next confirmation says that it is still this node's."""
         self._journal = journal
         self._tending = Tending(host.committer)
         self._clock = host.clock
@@ -113,77 +119,119 @@ class Claims:
 
     async def run(self) -> None:
         """Follows the wish, and confirms, for as long as the node lives."""
-        while True:
-            self._stirred.clear()
-            try:
-                await self._confirm()
-                await self._follow()
-                await self._bring()
-            except StoreError as error:
-                now_ms = self._clock.now_ms()
-                if now_ms - self._logged_ms > LOG_EVERY_MS:
-                    self._logged_ms = now_ms
-                    log.error("what this node owns cannot be confirmed: %s", error)
-            try:
-                async with asyncio.timeout(CONFIRM_SECONDS):
-                    await self._stirred.wait()
-            except TimeoutError:
-                pass
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    self._stirred.clear()
+                    try:
+                        await self._confirm()
+                        await self._follow(tasks)
+                        await self._bring()
+                    except StoreError as error:
+                        now_ms = self._clock.now_ms()
+                        if now_ms - self._logged_ms > LOG_EVERY_MS:
+                            self._logged_ms = now_ms
+                            log.error("what this node owns cannot be confirmed: %s", error)
+                    try:
+                        async with asyncio.timeout(CONFIRM_SECONDS):
+                            await self._stirred.wait()
+                    except TimeoutError:
+                        pass
+        finally:
+            self._loads.shutdown(wait=False, cancel_futures=True)
 
     async def _confirm(self) -> None:
-        asked_ms, doubted = self._clock.now_ms(), len(self._doubted)
+        asked_ms, doubted, loaded = self._clock.now_ms(), len(self._doubted), len(self._loaded)
         held = await self._tending.do(self._journal.confirm)
         self._lost(self.owned - held)
+        if taken := self._coming() - held:
+            self._drop(taken, "shards were claimed by another node before they had come")
+            self._unexplained.update(dict.fromkeys(taken, self._clock.now_ms()))
         self._confirmed_ms = asked_ms  # what held when it was asked may hold no more when it is answered
         if not self.is_in_doubt():
             self._host.committer.sure()
         acts, self._doubted = self._doubted[:doubted], self._doubted[doubted:]
         for act in acts:
             act()
+        ready, self._loaded = self._loaded[:loaded], self._loaded[loaded:]
+        for one in ready:
+            self._serve(*one)
 
     async def _bring(self) -> None:
         """Goes on with tasks that others have sent to shards of this node."""
         departures = self._host.departures
         asked = departures.looks()
-        found = await self._tending.do(partial(self._journal.arrived, self._brought, ARRIVALS))
+        found = await self._tending.do(partial(self._journal.arrived, self.owned, self._brought, ARRIVALS))
         new, self._brought = departures.came(found)
         add(self._host, new)
         departures.looked(asked)
         if len(found) == ARRIVALS:
             self._stirred.set()
 
-    async def _follow(self) -> None:
+    async def _follow(self, tasks: asyncio.TaskGroup) -> None:
         wished = self._wished
         if wished is None:
             return
         if too_many := self.owned - wished:
             await self._leave(too_many)
+        if unwished := self._coming() - wished:
+            self._drop(unwished, "shards are wished elsewhere before they have come")
+            await self._tending.do(partial(self._journal.give_up, unwished))
         self._explain()
-        if (missing := wished - self.owned - self._unexplained.keys()) and self.may_claim():
-            await self._claim(missing)
+        if (missing := wished - self.owned - self._coming() - self._unexplained.keys()) and self.may_claim():
+            await self._claim(missing, tasks)
         if self.owned == self._wished:
             self._settled.set()
             self.has_settled = True
 
-    async def _claim(self, shards: frozenset[int]) -> None:
-        self._host.committer.forget(shards)
-        loaded, turns, held = await self._tending.do(partial(self._take_over, shards))
-        if not shards <= held:
-            log.info("shards were claimed by another node meanwhile", extra={"shards": sorted(shards - held)})
-            await self._tending.do(partial(self._journal.give_up, shards))
-            return
-        count = take(self._host, shards, loaded, turns)
-        self.owned |= shards
-        self.on_change()
-        epochs = self._journal.epochs()
-        claimed = {shard: epochs.get(shard) for shard in sorted(shards)}
-        log.info("shards came", extra={"epochs": claimed, "tasks": count})
+    # -- what comes ---------------------------------------------------------------------------------------------------
 
-    def _take_over(self, shards: frozenset[int]) -> tuple[Loaded, list[Ended], frozenset[int]]:
-        """In the writer: after all that was written before, and before anything that is decided under the claim. What
-        is held after all was loaded was held all the time."""
-        self._journal.claim(shards)
-        return self._journal.load_shards(shards), turns_of(self._journal, shards), self._journal.confirm()
+    def _coming(self) -> frozenset[int]:
+        """What is claimed and not served yet."""
+        return frozenset().union(*(takeover.shards for takeover in self._takeovers))
+
+    def _drop(self, shards: frozenset[int], why: str) -> None:
+        """These do not come."""
+        dropped = [shard for takeover in self._takeovers for shard in takeover.drop(shards)]
+        if dropped:
+            log.info(why, extra={"shards": sorted(dropped)})
+
+    async def _claim(self, shards: frozenset[int], tasks: asyncio.TaskGroup) -> None:
+        """Claims in the writer: after all that was written before, and before anything that is decided under the claim.
+        All else takes longer, and nothing waits for it."""
+        self._host.committer.forget(shards)
+        epochs = await self._tending.do(partial(self._journal.claim, shards))
+        takeover = Takeover(self._host, self._journal, self._loads, epochs, self._when_confirmed)
+        self._takeovers[takeover] = None
+        tasks.create_task(self._take_over(takeover), name="take over")
+
+    async def _take_over(self, takeover: Takeover) -> None:
+        try:
+            await takeover.run()
+        finally:
+            del self._takeovers[takeover]
+
+    async def _when_confirmed(self, takeover: Takeover, coming: Coming) -> bool:
+        """Serves what is loaded once it is confirmed: what is held after all was loaded was held all the time."""
+        served: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._loaded.append((takeover, coming, served))
+        self._stirred.set()
+        return await served
+
+    def _serve(self, takeover: Takeover, coming: Coming, served: asyncio.Future[bool]) -> None:
+        """It was this node's when that was asked last, and is wished to be."""
+        if served.cancelled():
+            return
+        if coming.is_void or coming.is_outdated:
+            served.set_result(False)
+            return
+        take(self._host, coming)
+        takeover.served(coming)
+        served.set_result(True)
+        self.owned |= coming.shards
+        self.on_change()
+        log.info("shards came", extra={"epochs": coming.epochs, "tasks": coming.count})
+        self._stirred.set()
 
     async def _leave(self, shards: frozenset[int]) -> None:
         if not shards:

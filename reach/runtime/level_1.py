@@ -123,9 +123,9 @@ class LevelOne:
     def restore(self, task: Task, selector: Selector, pool: PoolKey) -> PoolKey:
         """As `place`, for a task that was accepted before: nothing is refused, and it stays where it was if it was
         anywhere. What the rules of today do not understand waits for rules that do."""
-        homeless = pool.agent_type == UNRESOLVED
+        homeless, goes = pool.agent_type == UNRESOLVED, not self._host.by_shard
         try:
-            placed = self.place(task, selector)
+            placed = self.place(task, selector, send=homeless and goes)
         except ReachError as error:
             task.requirement = selector.requirement
             if selector.intent or selector.text:
@@ -134,7 +134,7 @@ class LevelOne:
             return pool
         if not homeless and pool.tenant != task.tenant and not task.requirement.tenant:
             task.requirement = task.requirement._replace(tenant=task.tenant)
-        return placed if homeless and not self._host.by_shard else pool
+        return placed if homeless and goes else pool
 
     def _follow(self, route: Route, task: Task, selector: Selector) -> None:
         """What a route says, where the request does not."""

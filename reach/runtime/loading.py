@@ -1,23 +1,43 @@
-"""Bringing a node back: what the journal holds becomes pools again."""
+"""Bringing back what the journal holds: it becomes pools again, all at once or a little at a time."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from reach.collector import made_to_stay
 from reach.core.effects import Turn
 from reach.core.model import PoolKey, Task
 from reach.core.placement import shard_of_session
+from reach.core.pool import Pool
 from reach.core.restore import restore_instance, restore_pin, restore_task, restore_trials, restore_waiting
 from reach.core.rows import AgentRow, AttemptRow
 from reach.core.session import TURN
-from reach.runtime.host import Host
 from reach.runtime.sessions import Ended
 from reach.store.base import Journal, Loaded, SharedJournal, StoredFact, StoredTask
 
+if TYPE_CHECKING:
+    from reach.runtime.host import Host
+
 LANES = 1_000
 FACTS = 1_000
+
+
+class Ground(Protocol):
+    """Where pools come to life."""
+
+    def pool(self, key: PoolKey) -> Pool:
+        """The pool of a key, made when it is first needed."""
+
+
+class Turns(NamedTuple):
+    """Some turns that contexts lack."""
+
+    ended: list[Ended]
+    """In order of their ends."""
+    after: int | None
+    """Where to go on; None: that was all."""
 
 
 def unapplied_turns(journal: Journal) -> list[Ended]:
@@ -28,26 +48,25 @@ def unapplied_turns(journal: Journal) -> list[Ended]:
         for lane in lanes:
             facts = journal.facts(TURN, lane, 0, FACTS)
             while facts:
-                found += _ends(journal, facts)
+                tasks = (journal.find(stored.fact.tenant, stored.fact.task_id) for stored in facts)
+                found += _ended(facts, tasks)
                 facts = journal.facts(TURN, lane, facts[-1].number, FACTS)
         lanes = journal.fact_lanes(TURN, lanes[-1], LANES)
     return found
 
 
-def turns_of(journal: SharedJournal, shards: Collection[int]) -> list[Ended]:
-    """The same for sessions that live in these shards, wherever their tasks ran. Blocks."""
-    found: list[Ended] = []
-    facts = journal.every_fact(TURN, 0, FACTS)
-    while facts:
-        ours = [one for one in facts if shard_of_session((one.fact.tenant, one.fact.lane)) in shards]
-        found += _ends(journal, ours)
-        facts = journal.every_fact(TURN, facts[-1].number, FACTS)
-    return found
+def some_turns(journal: SharedJournal, shards: Collection[int], after: int, limit: int) -> Turns:
+    """The same for sessions that live in these shards, wherever their tasks ran: up to `limit`, behind that number.
+    Blocks."""
+    facts = journal.every_fact(TURN, after, limit)
+    ours = [one for one in facts if shard_of_session((one.fact.tenant, one.fact.lane)) in shards]
+    rows = {stored.task.row: stored for stored in journal.stored([one.fact.row for one in ours])} if ours else {}
+    ended = list(_ended(ours, (rows.get(one.fact.row) for one in ours)))
+    return Turns(ended, facts[-1].number if len(facts) == limit else None)
 
 
-def _ends(journal: Journal, facts: Sequence[StoredFact]) -> Iterator[Ended]:
-    for stored in facts:
-        task = journal.find(stored.fact.tenant, stored.fact.task_id)
+def _ended(facts: Sequence[StoredFact], tasks: Iterator[StoredTask | None]) -> Iterator[Ended]:
+    for stored, task in zip(facts, tasks, strict=True):
         if task is not None and task.outcome is not None and task.task.row == stored.fact.row:
             yield stored.fact, task
 
@@ -71,48 +90,67 @@ def bring(host: Host, loaded: Loaded, turns: Sequence[Ended], turn: Turn) -> int
     """Makes pools, sessions and tasks of what was loaded; `turn` gets what that asks for. The tasks are taken out of
     `loaded` on the way."""
     with made_to_stay():
-        _restore_agents(host, loaded.agents, turn)
+        returning = Returning(host, host, turn)
+        returning.agents(loaded.agents)
+        returning.trials()
         for pin in loaded.pins:
             restore_pin(host.pool(PoolKey(pin.pool_tenant, pin.agent_type)), pin, turn)
         host.sessions.restore(loaded.contexts, turns)
-        tasks = _Return(host, turn)
         count = len(loaded.tasks)
-        loaded.tasks.reverse()
-        while loaded.tasks:
-            tasks.add(loaded.tasks.pop())
-        tasks.end()
+        returning.tasks(loaded.tasks)
+        for task in returning.asked_for:  # now that all are there whom they may belong to
+            host.trees.joined(task)
     return count
 
 
-def _restore_agents(host: Host, agents: Sequence[AgentRow], turn: Turn) -> None:
-    by_pool: dict[PoolKey, list[AgentRow]] = {}
-    for agent in agents:
-        by_pool.setdefault(_restore_agent(host, agent, turn), []).append(agent)
-    for key, rows in by_pool.items():
-        restore_trials(host.pool(key), rows)
+class Returning:
+    """What was kept on its way back into pools.
 
+    Args:
+        host: Of this node.
+        ground: Where its pools are.
+        turn: Gets what that asks for.
+    """
 
-def _restore_agent(host: Host, agent: AgentRow, turn: Turn) -> PoolKey:
-    key = PoolKey(agent.tenant, agent.agent_type)
-    joining = host.codec.joining_of(agent.registration, agent.boot_id)
-    joining.instance_id = agent.instance_id
-    joining.profile = host.directory.add(key, agent.instance_id, joining.profile)
-    restore_instance(host.pool(key), agent, joining, turn)
-    return key
-
-
-class _Return:
-    """Tasks on their way back into their pools. Those that merely wait go there together."""
-
-    def __init__(self, host: Host, turn: Turn) -> None:
+    def __init__(self, host: Host, ground: Ground, turn: Turn) -> None:
         self._host = host
+        self._ground = ground
         self._turn = turn
+        self._agents: dict[PoolKey, list[AgentRow]] = {}
         self._waiting: dict[PoolKey, list[Task]] = {}
-        self._asked_for: list[Task] = []
+        self.asked_for: list[Task] = []
         """Those that other tasks asked for."""
 
-    def add(self, stored: StoredTask) -> None:
-        """Brings a task back, now or with the others."""
+    def agents(self, agents: Sequence[AgentRow]) -> None:
+        """Brings instances back."""
+        for agent in agents:
+            self._agents.setdefault(self._agent(agent), []).append(agent)
+
+    def _agent(self, agent: AgentRow) -> PoolKey:
+        host, key = self._host, PoolKey(agent.tenant, agent.agent_type)
+        joining = host.codec.joining_of(agent.registration, agent.boot_id)
+        joining.instance_id = agent.instance_id
+        joining.profile = host.directory.add(key, agent.instance_id, joining.profile)
+        restore_instance(self._ground.pool(key), agent, joining, self._turn)
+        return key
+
+    def trials(self) -> None:
+        """All instances are there."""
+        agents, self._agents = self._agents, {}
+        for key, rows in agents.items():
+            restore_trials(self._ground.pool(key), rows)
+
+    def tasks(self, stored: list[StoredTask]) -> None:
+        """Brings tasks back, once their instances, pins and contexts are there; they are taken out of `stored`. Those
+        that merely wait come to their pools together."""
+        stored.reverse()
+        while stored:
+            self._task(stored.pop())
+        waiting, self._waiting = self._waiting, {}
+        for key, tasks in waiting.items():
+            restore_waiting(self._ground.pool(key), tasks, self._turn)
+
+    def _task(self, stored: StoredTask) -> None:
         host = self._host
         row = stored.task
         task, selector = host.codec.restored(sys.intern(row.tenant), row.spec)
@@ -121,7 +159,7 @@ class _Return:
         task.effect_granted, task.checkpoint = stored.effect_granted, stored.checkpoint
         key = host.level_1.restore(task, selector, PoolKey(row.pool_tenant, row.agent_type))
         if task.root_task_id:
-            self._asked_for.append(task)
+            self.asked_for.append(task)
         if not (row.attempt or stored.attempts or stored.failures or task.session or task.start_delay_ms):
             self._waiting.setdefault(key, []).append(task)
             return
@@ -130,11 +168,5 @@ class _Return:
             first = AttemptRow(row.row, row.shard, row.attempt, row.instance_id, row.agent_id, row.generation,
                                row.accepted_wall_ms, row.reserved)  # fmt: skip
             attempts.insert(0, first)
-        restore_task(host.pool(key), task, attempts, stored.failures, self._turn, stored.questions, stored.inputs)
-
-    def end(self) -> None:
-        """All are there."""
-        for key, tasks in self._waiting.items():
-            restore_waiting(self._host.pool(key), tasks, self._turn)
-        for task in self._asked_for:  # now that all are there whom they may belong to
-            self._host.trees.joined(task)
+        pool = self._ground.pool(key)
+        restore_task(pool, task, attempts, stored.failures, self._turn, stored.questions, stored.inputs)

@@ -98,10 +98,16 @@ class Pools:
         """The pool of a key, made when it is first needed."""
         pool = self._pools.get(key)
         if pool is None:
-            pool = self._pools[key] = self._new_pool(key)
-            self.shards.setdefault(pool.shard, Shard(pool.shard)).pools[key] = pool
-            self._by_type.setdefault(key.agent_type, {})[key] = pool
+            pool = self.made(key)
+            self.add(pool)
         return pool
+
+    def add(self, pool: Pool) -> None:
+        """A pool that was `made` is found from now on, and stepped. There is no other one of its key."""
+        key, pool.tasks = pool.key, self.tasks
+        self._pools[key] = pool
+        self.shards.setdefault(pool.shard, Shard(pool.shard)).pools[key] = pool
+        self._by_type.setdefault(key.agent_type, {})[key] = pool
 
     def home(self, key: PoolKey) -> Pool:
         """The pool in which a new task is taken; if there are too many already, no other one for what nobody does."""
@@ -129,7 +135,7 @@ class Pools:
 
     def look_at(self, key: PoolKey) -> Pool:
         """The pool of a key, or an empty one that nobody keeps: for those who only ask."""
-        return self._pools.get(key) or self._new_pool(key)
+        return self._pools.get(key) or self.made(key)
 
     def _policy_of(self, key: PoolKey) -> Policy:
         settings = self.settings
@@ -142,14 +148,16 @@ class Pools:
         for pool in self._pools.values():
             pool.router.redefine(policies, self._policy_of(pool.key))
 
-    def _new_pool(self, key: PoolKey) -> Pool:
+    def made(self, key: PoolKey, tasks: dict[TaskKey, Task] | None = None) -> Pool:
+        """An empty pool that nobody knows. `tasks`: where its tasks are until it is added."""
         settings, policy = self.settings, self._policy_of(key)
         queue = WaitQueue(settings.queue_limit, settings.queue_bytes, settings.weights)
         router = Router(policy, settings.overcommit, settings.policies)
         router.canary.share = settings.canary_share
         pins = Pins(settings.session_ttl_ms)
         seed, same = self.clock.seed(), self.codec.same_content
-        pool = Pool(key, shard_of(key), self._rows, seed, same, queue, router, pins, self.tasks)
+        pool = Pool(key, shard_of(key), self._rows, seed, same, queue, router, pins,
+                    self.tasks if tasks is None else tasks)  # fmt: skip
         pool.handoffs.room = self._snapshots
         pool.heartbeat_ms = settings.heartbeat_ms
         pool.names_cost = self.codec.names_cost

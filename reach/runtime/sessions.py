@@ -113,7 +113,8 @@ class Sessions:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def restore(self, contexts: Sequence[ContextRow], turns: Sequence[Ended]) -> None:
-        """Contexts as they were kept, and the turns that they lack. Called once, before anything is served."""
+        """Contexts as they were kept, and turns that they lack, before they are served. What that changes is written
+        once they are this node's."""
         clock = self._host.clock
         self.room.restored_row = self._host.last_row
         for row in contexts:
@@ -123,6 +124,11 @@ class Sessions:
             self.keep(
                 OutboxDone(fact.shard, fact.kind, fact.lane, fact.key, shard_of_session((fact.tenant, fact.lane)))
             )
+
+    def came(self) -> None:
+        """What was restored is this node's from now on."""
+        if self._done or any(home.is_dirty for home in self._homes):
+            self._flush_soon()
 
     def leave(self, shards: Collection[int]) -> None:
         """These shards are another node's: what is known of their sessions is there."""
@@ -295,16 +301,18 @@ class Sessions:
             self._flushing = self._loop.call_later(wait, self.flush)
 
     def flush(self) -> None:
-        """Writes what has changed, with the ends of the facts that changed it."""
+        """Writes what has changed, with the ends of the facts that changed it. What is on its way to this node is
+        written when it has come (`came`)."""
         self._flushing = None
         clock = self._host.clock
         turn, now_ms, wall_ms = Turn(0, 0), clock.now_ms(), clock.wall_ms()
         for home in self._homes:
-            if home.is_dirty:
-                rows = home.rows(now_ms, wall_ms)
-                turn.writes.contexts += rows if self._is_ours(home.shard) else []
+            if home.is_dirty and self._is_ours(home.shard):
+                turn.writes.contexts += home.rows(now_ms, wall_ms)
         self._flushed_bytes = sum(context.size for context in turn.writes.contexts)
-        turn.writes.outbox_done, self._done = [one for one in self._done.values() if self._is_ours(one.fence)], {}
+        ours = {name: done for name, done in self._done.items() if self._is_ours(done.fence)}
+        turn.writes.outbox_done = list(ours.values())
+        self._done = {name: done for name, done in self._done.items() if name not in ours}
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             self._leaving.append(waiting)

@@ -8,7 +8,7 @@ over. Marks are bounded; when one is forgotten the journal still knows that the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from reach.core import events as ev
@@ -44,11 +44,13 @@ class Trees:
         """Those of the journal that go on, with their budgets (`Codec.budget_of`)."""
         self._timers: set[asyncio.TimerHandle] = set()
 
-    def joined(self, task: Task) -> None:
-        """A task that another one asked for is taken in; to be called before it can be heard of."""
-        parent = (task.tenant, task.parent_task_id or task.root_task_id)
-        if not self._is_open(parent) and self._is_open((task.tenant, task.root_task_id)):
-            parent = (task.tenant, task.root_task_id)  # who asked has ended; it belongs to the tree all the same
+    def joined(self, task: Task, among: Mapping[TaskKey, Task] | None = None) -> None:
+        """A task that another one asked for is taken in; to be called before it can be heard of. `among`: tasks with
+        which it comes, and which nobody knows yet."""
+        parent, root = (task.tenant, task.parent_task_id or task.root_task_id), (task.tenant, task.root_task_id)
+        come = among or {}
+        if not (parent in come or self._is_open(parent)) and (root in come or self._is_open(root)):
+            parent = root  # who asked has ended; it belongs to the tree all the same
         if parent != task.key:
             self._parent_of[task.key] = parent
             self._children.setdefault(parent, {})[task.key] = None
@@ -56,6 +58,15 @@ class Trees:
     def _is_open(self, key: TaskKey) -> bool:
         task = self._host.tasks.get(key)
         return task is not None and task.state < FIRST_TERMINAL
+
+    def came(self, tasks: Iterable[Task]) -> None:
+        """These have joined, and are known from now on. What they belong to may have been cancelled while they were on
+        their way, when nobody found them."""
+        for task in tasks if self._marks else ():
+            for name in dict.fromkeys((task.parent_task_id, task.root_task_id)):
+                if name and name != task.task_id and (task.tenant, name) in self._marks:
+                    self._cancel_for(task, name)
+                    break
 
     def left(self, task: Task) -> None:
         """A task has ended, or is undone. What it asked for belongs to the one that asked for it."""
@@ -112,10 +123,13 @@ class Trees:
         for child in list(self._below(key)):
             task = tasks.get(child)
             if task is not None and task.state < FIRST_TERMINAL and task.pool is not None:
-                self._mark(child)
-                reason = f"task {key[1]!r}, which it belongs to, was cancelled"
-                self._host.post(task.pool, ev.Cancelled(*child, reason, None))
-                self.tell(child, True)  # what it asked for may be at a third node
+                self._cancel_for(task, key[1])
+
+    def _cancel_for(self, task: Task, name: str) -> None:
+        self._mark(task.key)
+        reason = f"task {name!r}, which it belongs to, was cancelled"
+        self._host.post(task.pool, ev.Cancelled(*task.key, reason, None))
+        self.tell(task.key, True)  # what it asked for may be at a third node
 
     def _below(self, key: TaskKey) -> Iterator[TaskKey]:
         """All that a task asked for, and what that asked for."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from reach.core.decision_record import Record
 from reach.core.rows import (
@@ -121,6 +121,39 @@ class StoredFact(NamedTuple):
     number: int
     """Grows with each fact that is kept, and is never used again."""
     fact: OutboxRow
+
+
+class Place(NamedTuple):
+    """How far the loading of shards has come (`SharedJournal.load_some`)."""
+
+    part: int = 0
+    """Of `PARTS`."""
+    after: tuple[Any, ...] = ()
+    """The key of the last one that was loaded of it; empty: none was."""
+
+
+PARTS: Final = ("agents", "pins", "contexts", "tasks")
+"""What is loaded of shards, in this order: each needs those before it. As `Loaded` calls them."""
+LOAD_BYTES: Final = 8 << 20
+"""Requests that are loaded together, and one more."""
+
+
+def some(**loaded: Any) -> Loaded:
+    """A part of what a node needs."""
+    return Loaded([], [], [], 0, 0, [])._replace(**loaded)
+
+
+def next_place(place: Place, last: tuple[Any, ...], is_all: bool) -> Place | None:
+    """Where to go on.
+
+    Args:
+        place: Where it was.
+        last: The key of the last one that was loaded there.
+        is_all: There are no more of this part.
+    """
+    if not is_all:
+        return Place(place.part, last)
+    return Place(place.part + 1) if place.part + 1 < len(PARTS) else None
 
 
 LIST_BYTES: Final = 32 << 20
@@ -233,19 +266,30 @@ class SharedJournal(Journal, Protocol):
     def lost(self) -> frozenset[int]:
         """Shards that were found to be another's since this was last called. Asks nobody, from any thread."""
 
-    def arrived(self, known: Sequence[tuple[int, int]], limit: int) -> list[StoredTask]:
-        """Up to `limit` tasks that moved to shards that the node holds, from shards of whoever; each is told again
-        until its row and hop are among `known`, what the node has heard of. Those that had come before a shard was
-        claimed are loaded with it, and may be told besides. Called from the writer thread.
+    def arrived(self, shards: Collection[int], known: Sequence[tuple[int, int]], limit: int) -> list[StoredTask]:
+        """Up to `limit` tasks that moved to these shards, as far as the node holds them, from shards of whoever; each
+        is told again until its row and hop are among `known`, what the node has heard of. Those that had come before
+        a shard was loaded are loaded with it, and may be told besides. Called from the writer thread.
 
         Raises:
             StoreUnavailable: nobody knows.
         """
 
     def load_shards(self, shards: Collection[int]) -> Loaded:
-        """What is open in these shards; called once their claim has returned. All agents are told, whatever shards.
-        `next_row` is the same as `load` told: a node takes its row numbers once, when it starts, and from a block that
-        no other node has."""
+        """What is open in these shards, at once; called once their claim has returned. All agents are told, whatever
+        shards. `next_row` is the same as `load` told: a node takes its row numbers once, when it starts, and from a
+        block that no other node has. What a shard holds may be very much: see `load_some`."""
+
+    def load_some(self, shards: Collection[int], place: Place, limit: int) -> tuple[Loaded, Place | None]:
+        """The same, some at a time, from `Place()` on: up to `limit` of one part, in order of their keys, fewer where
+        requests are large (`LOAD_BYTES`); agents only of pools of these shards. Then where to go on; None: that was
+        all. Each is a look of its own: what comes to a shard meanwhile may be missing, and `arrived` tells it."""
+
+    def backlog(self, shards: Collection[int]) -> dict[int, int]:
+        """How many open tasks each of these shards has; those that have none are left out."""
+
+    def stored(self, rows: Sequence[int]) -> list[StoredTask]:
+        """The tasks of these rows in that order, open or ended, as far as they are there."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from itertools import accumulate
+from typing import Any, Final
 
 from reach.core.decision_record import Record
 from reach.core.row_numbers import BLOCK_BITS
 from reach.core.rows import Writes, shards_of, without_shards
-from reach.store.base import Loaded, StoredFact, StoredTask, StoreUnavailable, TaskQuery
+from reach.store.base import (
+    LOAD_BYTES,
+    PARTS,
+    Loaded,
+    Place,
+    StoredFact,
+    StoredTask,
+    StoreUnavailable,
+    TaskQuery,
+    next_place,
+    some,
+)
 from reach.store.holding import Holding
 from reach.store.memory import MemoryJournal
+
+_KEYS: Final[dict[str, Callable[[Any], tuple[Any, ...]]]] = {
+    "agents": lambda agent: (agent.tenant, agent.instance_id),
+    "pins": lambda pin: pin[1:5],
+    "contexts": lambda context: context[1:3],
+    "tasks": lambda stored: (stored.task.row,),
+}
 
 
 class MemoryShared:
@@ -90,16 +111,16 @@ class MemoryNode(Holding):
                 self._shared.arrivals[move.row] = move.to_shard, move.hop
         return taken
 
-    def arrived(self, known: Sequence[tuple[int, int]], limit: int) -> list[StoredTask]:
+    def arrived(self, shards: Collection[int], known: Sequence[tuple[int, int]], limit: int) -> list[StoredTask]:
         """See `SharedJournal.arrived`."""
         self._reach()
         self._look(dict(self._mine))
         arrivals = self._shared.arrivals
         for row, hop in known:
             shard, latest = arrivals.get(row, (-1, 0))
-            if shard in self._mine and latest == hop:
+            if shard in self._mine and shard in shards and latest == hop:
                 del arrivals[row]
-        rows = [row for row, (shard, _) in arrivals.items() if shard in self._mine]
+        rows = [row for row, (shard, _) in arrivals.items() if shard in self._mine and shard in shards]
         return self._store.stored(rows[:limit])
 
     def heavy(self) -> bool:
@@ -120,6 +141,29 @@ class MemoryNode(Holding):
             contexts=[context for context in found.contexts if context.shard in shards],
             next_row=max(self._first_row, self._used + 1),
         )
+
+    def load_some(self, shards: Collection[int], place: Place, limit: int) -> tuple[Loaded, Place | None]:
+        """See `SharedJournal.load_some`."""
+        name, loaded = PARTS[place.part], self.load_shards(shards)
+        key = _KEYS[name]
+        ours = (one for one in getattr(loaded, name) if name != "agents" or one.shard in shards)
+        left = sorted((one for one in ours if not place.after or key(one) > place.after), key=key)
+        found = left[:limit]
+        if name == "tasks":
+            before = accumulate((len(one.task.spec) for one in found), initial=0)
+            found = [one for one, size in zip(found, before, strict=False) if size < LOAD_BYTES]
+        following = next_place(place, key(found[-1]) if found else (), len(found) == len(left))
+        return some(**{name: found}, next_revision=loaded.next_revision if place == Place() else 0), following
+
+    def backlog(self, shards: Collection[int]) -> dict[int, int]:
+        """See `SharedJournal.backlog`."""
+        self._reach()
+        return dict(Counter(one.task.shard for one in self._store.load().tasks if one.task.shard in shards))
+
+    def stored(self, rows: Sequence[int]) -> list[StoredTask]:
+        """See `SharedJournal.stored`."""
+        self._reach()
+        return self._store.stored(rows)
 
     def find(self, tenant: str, task_id: str) -> StoredTask | None:
         """See `Journal.find`."""

@@ -16,16 +16,17 @@ import asyncpg
 from reach.core.decision_record import Record
 from reach.core.row_numbers import BLOCK_BITS
 from reach.core.rows import TaskRow, Writes, shards_of
+from reach.store import postgres_load as load
 from reach.store import postgres_read as read
 from reach.store import postgres_sql as sql
-from reach.store.base import Loaded, StoreBroken, StoredFact, StoredTask, StoreUnavailable, TaskQuery
+from reach.store.base import Loaded, Place, StoreBroken, StoredFact, StoredTask, StoreUnavailable, TaskQuery
 from reach.store.batch import storable
 from reach.store.holding import Holding
 from reach.store.postgres_link import Connection, Link
 from reach.store.postgres_schema import LOAD_SECONDS, migrate
 
-READERS: Final = 2
-"""Connections that read."""
+READERS: Final = 3
+"""Connections that read: for the thread that reads, the one that loads, and the writer."""
 READ_SECONDS: Final = 10.0
 ARRIVED_BYTES: Final = 8 << 20
 """Requests of tasks that came from other shards, read at a time: they have the time of a commit."""
@@ -83,9 +84,9 @@ class PostgresJournal(Holding):
             self._lose(mine.keys() - {shard for (shard,) in found})
         return frozenset(self._mine)
 
-    def arrived(self, known: Sequence[tuple[int, int]], limit: int) -> list[StoredTask]:
+    def arrived(self, shards: Collection[int], known: Sequence[tuple[int, int]], limit: int) -> list[StoredTask]:
         """See `SharedJournal.arrived`. Only under epochs that hold: what an ex-owner has heard of, nobody has."""
-        held = self._held()
+        held = self._held(shards)
 
         async def look(db: Connection) -> list[StoredTask]:
             if known:
@@ -183,9 +184,11 @@ class PostgresJournal(Holding):
         """See `Journal.drop_facts`."""
         return self._change(sql.DROP_FACTS, *self._held(), kind, before_ms, max(limit, 0))
 
-    def _held(self) -> tuple[list[int], list[int]]:
+    def _held(self, shards: Collection[int] | None = None) -> tuple[list[int], list[int]]:
+        """Shards and epochs; of these shards only."""
         mine = self._mine
-        return [*mine], [*mine.values()]
+        held = [shard for shard in mine if shards is None or shard in shards]
+        return held, [mine[shard] for shard in held]
 
     def _change(self, text: str, *values: Any) -> int:
         return int(self._writer.ask(lambda db: db.fetchval(text, *values)))
@@ -217,8 +220,25 @@ class PostgresJournal(Holding):
         return self._load(sorted(shards))
 
     def _load(self, shards: list[int] | None) -> Loaded:
-        found: Loaded = self._read(lambda db: read.load(db, shards), LOAD_SECONDS)
+        found: Loaded = self._read(lambda db: load.everything(db, shards), LOAD_SECONDS)
         return found._replace(next_row=max(self._first_row, self._used + 1))
+
+    def load_some(self, shards: Collection[int], place: Place, limit: int) -> tuple[Loaded, Place | None]:
+        """See `SharedJournal.load_some`."""
+        found: tuple[Loaded, Place | None] = self._read(
+            lambda db: load.some_of(db, sorted(shards), place, limit), LOAD_SECONDS
+        )
+        return found
+
+    def backlog(self, shards: Collection[int]) -> dict[int, int]:
+        """See `SharedJournal.backlog`."""
+        found: dict[int, int] = self._read(lambda db: load.backlog(db, sorted(shards)), LOAD_SECONDS)
+        return found
+
+    def stored(self, rows: Sequence[int]) -> list[StoredTask]:
+        """See `SharedJournal.stored`."""
+        found: list[StoredTask] = self._read(lambda db: read.read_tasks(db, list(rows)))
+        return found
 
     def find(self, tenant: str, task_id: str) -> StoredTask | None:
         """See `Journal.find`."""

@@ -8,25 +8,21 @@ from typing import Any, Final
 from reach.core.decision_record import Record
 from reach.core.model import FIRST_TERMINAL, TaskState
 from reach.core.rows import (
-    AgentRow,
     AttemptRow,
-    ContextRow,
     FailureRow,
     InputRow,
     OutboxRow,
     OutcomeRow,
-    PinRow,
     QuestionRow,
     TaskRow,
     granted_of,
 )
 from reach.store import base
-from reach.store.base import Loaded, StoredFact, StoredTask, TaskQuery, size_of
+from reach.store.base import StoredFact, StoredTask, TaskQuery, size_of
 from reach.store.batch import storable_value
 from reach.store.decision_bytes import unpack_all
 from reach.store.postgres_link import Connection
 from reach.store.postgres_sql import KINDS, OF_TASKS, names
-from reach.store.sqlite_rows import Packed
 
 AT_ONCE: Final = 1_024
 """Whole tasks that are read together."""
@@ -97,34 +93,6 @@ def _outcome(values: tuple[Any, ...]) -> OutcomeRow:
     whole = _with_content(values, 12)
     metadata, extra = whole[-2:]
     return OutcomeRow._make((*whole[:-2], metadata and json.loads(metadata), extra and json.loads(extra)))
-
-
-async def load(db: Connection, shards: list[int] | None) -> Loaded:
-    """What is open in these shards; None: in all."""
-    where = "" if shards is None else " where shard = any($1::int[])"
-    values = [] if shards is None else [shards]
-    # Who reads locks nothing; and between two statements all tasks become objects, which may take a while.
-    await db.execute("set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0")
-    rows = [row for (row,) in await db.fetch(f"select row from open_task{where}", *values)]
-    tasks = await read_tasks(db, rows)
-    tasks.sort(key=lambda one: (one.task.accepted_wall_ms, one.task.row))
-    agents = await db.fetch(
-        f'select {names("agent")} from agent order by revision, tenant collate "C", instance_id collate "C"'
-    )
-    pins = await db.fetch(f"select {names('pin')} from pin{where}", *values)
-    contexts = await db.fetch(f"select {names('context')} from context{where}", *values)
-    revision = await db.fetchval("select coalesce(max(value), 0) from counter where name = 'revision'")
-    return Loaded(
-        tasks,
-        [AgentRow._make((*value[:5], tuple(json.loads(value[5])), *value[6:])) for value in map(tuple, agents)],
-        sorted((PinRow._make(pin) for pin in pins), key=lambda pin: pin[1:5]),
-        0,
-        revision + 1,
-        sorted(
-            (ContextRow._make((*one[:5], Packed(one[5]), len(one[5]))) for one in map(tuple, contexts)),
-            key=lambda one: one[1:3],
-        ),
-    )
 
 
 async def _row_of(db: Connection, tenant: str, task_id: str) -> int | None:

@@ -3,7 +3,7 @@
 import pytest
 
 from reach.core.rows import AgentGone, MoveRow
-from reach.store.base import SharedJournal
+from reach.store.base import Loaded, Place, SharedJournal, some
 from reach.store.memory_shared import MemoryNode, MemoryShared
 from reach.store.postgres import PostgresJournal
 from tests import postgres
@@ -124,6 +124,69 @@ def test_a_load_is_about_its_shards(cluster):
     assert [one.session for one in loaded.contexts] == ["s1"]
 
 
+def by_parts(node, shards, limit):
+    """What is loaded some at a time, and in how many steps."""
+    found, place, steps = some(), Place(), 0
+    while place is not None:
+        loaded, place = node.load_some(shards, place, limit)
+        assert max(map(len, (loaded.tasks, loaded.agents, loaded.pins, loaded.contexts))) <= limit
+        found = Loaded(*(one + other for one, other in zip(found, loaded, strict=True)))
+        steps += 1
+    return found, steps
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+def test_CLU_3_what_is_loaded_some_at_a_time_is_what_is_loaded_at_once(cluster, limit):
+    node = cluster()
+    node.claim(range(64))
+    node.commit(
+        writes(
+            tasks=[task(row, shard=row % 3) for row in range(1, 11)],
+            attempts=[attempt(3, shard=0)],
+            outcomes=[outcome(6, shard=0)],
+            pins=[pin(f"s{n}", shard=n % 2) for n in range(5)] + [pin("s9", shard=0, agent_type="b")],
+            contexts=[context(f"s{n}", shard=n % 2) for n in range(5)],
+            agents=[agent(f"inst-{n}", n) for n in range(1, 5)],
+        )
+    )
+    of_agents = agent().shard
+    for shards in ([0], [1, of_agents], [0, 1, 2, of_agents], [63]):
+        whole, (parts, steps) = node.load_shards(shards), by_parts(node, shards, limit)
+        ours = [one for one in whole.agents if one.shard in shards]
+        assert sorted(rows(whole.tasks)) == rows(parts.tasks)
+        assert {one.task.row: one for one in whole.tasks} == {one.task.row: one for one in parts.tasks}
+        assert sorted(ours) == sorted(parts.agents)
+        assert sorted(whole.pins) == sorted(parts.pins)
+        assert [one[:3] for one in whole.contexts] == [one[:3] for one in parts.contexts]
+        assert parts.next_revision == whole.next_revision
+        assert steps >= 4
+    assert node.backlog([0, 1, 5]) == {0: 2, 1: 4}
+
+
+def test_CLU_3_large_requests_are_loaded_a_few_at_a_time(cluster, monkeypatch):
+    monkeypatch.setattr("reach.store.postgres_load.LOAD_BYTES", 1_000)
+    monkeypatch.setattr("reach.store.memory_shared.LOAD_BYTES", 1_000)
+    node = cluster()
+    node.claim([1])
+    node.commit(writes(tasks=[task(row, shard=1, spec=b"x" * 400) for row in range(1, 8)]))
+    place, loaded = Place(3), list[list[int]]()
+    while place is not None:
+        found, place = node.load_some([1], place, 100)
+        loaded.append(rows(found.tasks))
+    assert [len(one) for one in loaded] == [3, 3, 1], "one more than there is room for"
+    assert [row for some_rows in loaded for row in some_rows] == list(range(1, 8))
+
+
+def test_tasks_are_found_by_their_rows(cluster):
+    node = cluster()
+    node.claim([1])
+    node.commit(writes(tasks=[task(row, shard=1) for row in (1, 2, 3)], outcomes=[outcome(2, shard=1)]))
+    found = node.stored([3, 9, 2])
+    assert rows(found) == [3, 2]
+    assert [one.outcome is not None for one in found] == [False, True]
+    assert node.stored([]) == []
+
+
 def test_facts_are_those_of_the_shards_one_holds(cluster):
     first, second = cluster(), cluster()
     first.claim([3])
@@ -213,7 +276,7 @@ def test_HAZARDS_1_a_task_goes_to_another_shard_by_its_owner_and_by_nobody_else(
     first.commit(writes(moves=[move]))
     first.commit(writes(moves=[move._replace(to_shard=7)]))
     first.claim([7])
-    assert first.arrived([], 10) == [], "what was no move brings nothing"
+    assert first.arrived(range(64), [], 10) == [], "what was no move brings nothing"
     assert first.load_shards([1]).tasks == []
     (moved,) = second.load_shards([2]).tasks
     assert (moved.task.shard, moved.task.pool_tenant, moved.task.agent_type, moved.hop) == (
@@ -233,13 +296,15 @@ def test_HAZARDS_1_who_owns_where_a_task_went_hears_of_it_until_it_says_so(clust
     first.commit(writes(tasks=[task(1), task(2, shard=1)]))
     moves = [MoveRow(row, 1, 2, "owner-2", "translator", 1, 3) for row in (1, 2)]
     first.commit(writes(moves=moves))
-    assert first.arrived([], 10) == []
-    assert [(one.task.row, one.hop) for one in second.arrived([], 10)] == [(1, 1), (2, 1)]
-    assert len(second.arrived([], 1)) == 1
-    first.arrived([(1, 1)], 10)
-    second.arrived([(1, 0)], 10)
-    assert len(second.arrived([], 10)) == 2, "another node, or an earlier move"
-    assert [one.task.row for one in second.arrived([(1, 1)], 10)] == [2]
+    assert first.arrived(range(64), [], 10) == []
+    assert [(one.task.row, one.hop) for one in second.arrived(range(64), [], 10)] == [(1, 1), (2, 1)]
+    assert len(second.arrived(range(64), [], 1)) == 1
+    first.arrived(range(64), [(1, 1)], 10)
+    second.arrived(range(64), [(1, 0)], 10)
+    assert len(second.arrived(range(64), [], 10)) == 2, "another node, or an earlier move"
+    assert second.arrived([1], [(1, 1)], 10) == [], "nobody asked for that shard, and nothing of it is heard"
+    assert len(second.arrived(range(64), [], 10)) == 2
+    assert [one.task.row for one in second.arrived(range(64), [(1, 1)], 10)] == [2]
 
 
 def test_HAZARDS_1_what_an_overtaken_owner_has_heard_of_nobody_has(cluster):
@@ -249,9 +314,9 @@ def test_HAZARDS_1_what_an_overtaken_owner_has_heard_of_nobody_has(cluster):
     first.commit(writes(tasks=[task(1)]))
     first.commit(writes(moves=[MoveRow(1, 1, 2, "owner-2", "translator", 1, 3)]))
     third.claim([2])
-    assert second.arrived([], 10) == [], "it is not the second one's any more"
-    assert second.arrived([(1, 1)], 10) == []
-    assert [one.task.row for one in third.arrived([], 10)] == [1]
+    assert second.arrived(range(64), [], 10) == [], "it is not the second one's any more"
+    assert second.arrived(range(64), [(1, 1)], 10) == []
+    assert [one.task.row for one in third.arrived(range(64), [], 10)] == [1]
 
 
 def test_CLU_2_an_overtaken_owner_changes_no_agent(cluster):

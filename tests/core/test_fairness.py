@@ -50,6 +50,20 @@ def test_P7_a_tenant_that_floods_takes_no_more_than_its_share(apart):
     assert {task.tenant for task in turns(queue, 100, 600)} == {"flood"}
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9_999), st.sampled_from(("", "k"))), min_size=60, max_size=90),
+    st.sampled_from((1, 3, 50)),
+)
+def test_DLV_9_who_comes_in_many_small_groups_stands_where_each_would_stand_alone(drawn, together):
+    tasks = [waiting(row, age, key=key, priority=priority) for row, (priority, age, key) in enumerate(drawn, 1)]
+    alone, grouped = WaitQueue(), WaitQueue()
+    for task in tasks:
+        alone.push(task)
+    for start in range(0, len(tasks), together):
+        grouped.push_all(tasks[start : start + together])
+    assert turns(grouped, len(tasks), 30_000) == turns(alone, len(tasks), 30_000)
+
+
 def test_P7_who_comes_late_waits_for_the_top_priority_at_most_and_then_gets_its_share():
     queue = WaitQueue()
     for row in range(1_000):

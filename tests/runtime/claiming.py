@@ -11,7 +11,7 @@ from reach.core.placement import SHARDS
 from reach.runtime.claims import Claims
 from reach.runtime.clock import Clock
 from reach.store.memory_shared import MemoryNode, MemoryShared
-from tests.runtime.hosts import TENANT, Shell
+from tests.runtime.hosts import TENANT, HeldReads, Shell
 
 ALL = range(SHARDS)
 
@@ -32,7 +32,8 @@ class Node(Shell):
         self.store = MemoryNode(shared)
         self.clock = Leaping()
         super().__init__(self.store, self.clock)  # type: ignore[arg-type]
-        self.claims = Claims(self.host, self.store)
+        self.loads = HeldReads()
+        self.claims = Claims(self.host, self.store, self.loads)
         self._running: asyncio.Task[None] | None = None
 
     async def own(self, shards: Any) -> None:

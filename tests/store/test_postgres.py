@@ -142,7 +142,7 @@ def test_HAZARDS_1_no_more_bytes_of_arrivals_are_read_at_a_time_than_so_and_one(
     first.commit(writes(moves=[MoveRow(row, 1, 2, "owner", "translator", 1, 1) for row in range(1, 6)]))
     for bound, read in ((500, [1]), (1_500, [1, 2]), (2_000, [1, 2]), (1 << 20, [1, 2, 3, 4, 5])):
         monkeypatch.setattr(postgres_journal, "ARRIVED_BYTES", bound)
-        assert [one.task.row for one in second.arrived([], 100)] == read
+        assert [one.task.row for one in second.arrived(range(64), [], 100)] == read
 
 
 def test_a_statement_that_waits_too_long_is_told_and_sent_again(node, address):

@@ -8,7 +8,7 @@ from random import Random
 from types import ModuleType
 
 from reach.core import canary, context, delivery, finished, stream
-from reach.runtime import retention
+from reach.runtime import retention, takeover
 
 KNOBS: tuple[tuple[tuple[ModuleType, ...], str, tuple[float, ...]], ...] = (
     ((stream, delivery), "RESERVE", (3, 7)),
@@ -24,6 +24,10 @@ KNOBS: tuple[tuple[tuple[ModuleType, ...], str, tuple[float, ...]], ...] = (
     ((canary,), "TASKS", (2, 4)),
     ((canary,), "OLD_TASKS_AT_LEAST", (1, 2)),
     ((context,), "SUMMARISE_EVERY", (2, 3)),
+    ((takeover,), "LOADED", (1, 3)),
+    ((takeover,), "BROUGHT", (1, 2)),
+    ((takeover,), "TURNS", (1, 2)),
+    ((takeover,), "TOGETHER", (0, 2)),
 )
 """(modules that have it, its name, what it may be)"""
 

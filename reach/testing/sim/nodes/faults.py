@@ -33,6 +33,8 @@ class NodesDice(Dice):
         """Share of transactions of etcd that are not answered."""
         self.lag = rate(0, 0, 0.1, 0.5)
         """Share of watches' messages that are late."""
+        self.load_time = rate(0.01, 0.01, 0.05)
+        """Seconds that some of a shard takes at most to be loaded."""
         own = {
             "node dies": rate(0, 1, 3),
             "node dies in a commit": rate(0, 1, 2),

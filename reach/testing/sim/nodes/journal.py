@@ -122,10 +122,15 @@ class NodeJournal(MemoryNode):
             self._base.others_first(self)
         return loaded
 
-    def arrived(self, known: Sequence[tuple[int, int]], limit: int) -> list[StoredTask]:
+    def backlog(self, shards: Collection[int]) -> dict[int, int]:
         """See SharedJournal."""
         self._check()
-        found = super().arrived(known, limit)
+        return super().backlog(shards)
+
+    def arrived(self, shards: Collection[int], known: Sequence[tuple[int, int]], limit: int) -> list[StoredTask]:
+        """See SharedJournal."""
+        self._check()
+        found = super().arrived(shards, known, limit)
         self._heard()
         return found
 

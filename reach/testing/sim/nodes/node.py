@@ -161,7 +161,8 @@ class Node:
         self.host.level_1.default_retry = READER.default_retry
         self.reach = Reach(self.host, self.name)
         self.cluster = EtcdCluster(Access([address_of(member) for member in MEMBERS]), "sim")
-        self.claims = Claims(self.host, self.journal)
+        loads = VirtualReads(world.loop, process, lambda: 0.0005 + world.dice.load_time * random.random() ** 3)
+        self.claims = Claims(self.host, self.journal, loads)
         info = NodeInfo(self.name, self.boot, "", 1)
         self.member = Member(self.host, self.claims, self.cluster, info)
         leader = Leader(self.cluster, clock.now_ms)
