@@ -20,6 +20,7 @@ from reach.rpc.principal import Principal
 from reach.rpc.proxy import INFO, STREAM_RESULT, Proxy, placed
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.ownership import Peer
+from reach.telemetry.tracing import TraceContext, set_current_trace
 from tests.rpc.acting import acting_as
 
 pytestmark = pytest.mark.asyncio
@@ -41,12 +42,14 @@ class Others:
         self.said = {name: list(words) for name, words in said.items()}
         self.asked: list[str] = []
         self.requests: list[tuple[str, bytes]] = []
+        self.brought: list[tuple[str, str, float | None]] = []
         self.owners = SimpleNamespace(others=lambda: [TWO, THREE])
         self.lacks: ReachError | None = None
 
     async def call(self, peer: Peer, call: Any, left_s: float | None) -> AsyncGenerator[bytes, None]:
         self.asked.append(peer.node_id)
         self.requests.append((call.method, call.request))
+        self.brought.append((call.traceparent, call.identity.tenant, left_s))
         for word in self.said[peer.node_id]:
             if isinstance(word, Exception):
                 raise word
@@ -58,8 +61,11 @@ class Others:
 
 
 class Context:
+    def __init__(self, left_s: float | None = None) -> None:
+        self._left_s = left_s
+
     def time_remaining(self) -> float | None:
-        return None
+        return self._left_s
 
 
 @pytest.fixture(autouse=True)
@@ -84,9 +90,9 @@ def answers(message: Any) -> Any:
     return behaviour
 
 
-async def make(others: Others, method: str, behaviour: Any, request: Any) -> Any:
+async def make(others: Others, method: str, behaviour: Any, request: Any, left_s: float | None = None) -> Any:
     proxy = Proxy(others, None)  # type: ignore[arg-type]
-    return await proxy.unary(method, behaviour)(request, Context())
+    return await proxy.unary(method, behaviour)(request, Context(left_s))
 
 
 async def get(others: Others) -> Any:
@@ -199,6 +205,22 @@ async def test_CLU_1_a_call_goes_at_once_where_it_is_said_to_belong(monkeypatch:
     behaviour = Changing(Elsewhere(TWO), b"done")
     assert await dispatch(others, behaviour) == b"done"
     assert behaviour.placed == [None, POOL]
+    assert placed() is None, "nor does the next call of this one go there"
+
+
+async def test_CLU_1_a_call_goes_on_as_whose_it_is_in_its_trace_and_in_the_time_that_is_left() -> None:
+    others = Others(two=[b"done"], three=[])
+    trace = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
+    set_current_trace(TraceContext(trace, sampled=True))  # of this test alone: it has a context of its own
+    assert await make(others, DISPATCH, Changing(Elsewhere(TWO)), dispatch_pb2.DispatchRequest(), 3.0) == b"done"
+    assert others.brought == [(trace, "acme", 3.0)]
+
+
+async def test_CLU_1_a_call_that_has_no_time_left_is_not_tried_again() -> None:
+    others = Others(two=[Unreachable("it is silent")], three=[])
+    with pytest.raises(Unavailable):
+        await make(others, DISPATCH, Changing(Elsewhere(TWO)), dispatch_pb2.DispatchRequest(), 0.05)
+    assert others.asked == ["two"]
 
 
 async def test_CLU_1_nodes_that_send_a_call_to_each_other_are_asked_a_few_times_and_not_for_ever() -> None:

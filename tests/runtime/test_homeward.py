@@ -193,6 +193,8 @@ def test_SES_3_a_turn_goes_home_before_anybody_hears_of_its_end_and_is_forgotten
     scene.durable = False
     scene.hears(Told.HEARD)
     assert scene.ended == [], "like all that is told: not while this node may have lost what it owns"
+    told: Any = scene.turns[0][1]
+    assert told.args[1].brought is None, "what is heard and not kept yet is counted no more, nor held"
     scene.durable = True
     scene.commit()
     assert scene.ended == ["t"]
@@ -312,6 +314,15 @@ def test_SES_3_a_fact_whose_turn_is_there_is_kept_and_one_whose_turn_is_not_is_r
     scene.loop.go()
     assert scene.did[2:] == [("take in", "lacking"), ("keep", done_of(2)), ("keep", done_of(3))]
     assert scene.is_idle()
+
+
+def test_SES_3_what_this_node_knew_of_a_session_that_is_elsewhere_by_now_counts_for_nothing(scene: Scene) -> None:
+    scene.known.add("t")
+    scene.stored("t", 7)
+    scene.homeward.take(fact_of("t", 7))
+    scene.loop.go()
+    assert scene.did == [("look up", "t")]
+    assert scene.brought() == ["t"]
 
 
 @pytest.mark.parametrize("found", ["none", "open", "another one"])
