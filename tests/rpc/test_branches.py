@@ -200,10 +200,12 @@ async def test_CLU_1_what_waits_to_be_brought_again_is_brought_though_its_caller
     scene.brings(TWO)
     first, second = scene.opened
     assert second.said, "the first one may end before it is there"
-    scene.stream.ended(first, None)
-    assert scene.stream.busy
+    scene.stream.tell_all(b"credit")
+    assert [one.said[-1][0] for one in (first, second)] == [b"credit"] * 2, "either may have what it is about"
     scene.stream.half_close()
     scene.stream.ended(second, None)
+    assert scene.stream.busy, "the first one may still say something"
+    scene.stream.ended(first, None)
     assert not scene.stream.busy
     await asyncio.sleep(0.05)
     assert scene.begun_anew == 0
