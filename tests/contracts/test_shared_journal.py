@@ -335,6 +335,20 @@ def test_CLU_2_an_overtaken_owner_changes_no_agent(cluster):
     assert second.load_shards([]).agents == [agent("a", 2)]
 
 
+def test_CLU_2_agents_of_a_pool_that_was_never_claimed_are_not_this_nodes_to_change(cluster):
+    first, second = cluster(), cluster()
+    ours, other = agent("a", 1), agent("b", 1, agent_type="translator")
+    assert ours.shard != other.shard
+    first.claim([ours.shard, other.shard])
+    first.commit(writes(agents=[ours, other]))
+    second.claim([ours.shard])
+    changed = [agent("a", 2), agent("b", 2, agent_type="translator")]
+    assert second.commit(writes(agents=changed, agents_gone=[AgentGone("acme", "b", "translator")])) == []
+    assert second.lost() == {other.shard}
+    kept = sorted(second.load_shards([]).agents, key=lambda one: one.instance_id)
+    assert kept == [agent("a", 2), other], "and the rest of the batch is kept"
+
+
 def test_CLU_2_an_agent_that_is_in_another_pool_by_now_is_not_removed_with_the_old_one(cluster):
     first, second = cluster(), cluster()
     before, after = agent("a", 1), agent("a", 2, agent_type="translator")
