@@ -19,7 +19,7 @@ from reach.core.rows import FailureRow, TaskRow
 from reach.core.signals import running_mean, stats_of
 from reach.core.spread import Placing
 from reach.core.states import TaskInput, next_state
-from reach.core.stream import AT_END, RESERVE, Kind, Reader, emit, log_of, place_of
+from reach.core.stream import AT_END, RESERVE, Kind, Reader, emit, log_of
 from reach.errors import ErrorClass, Reason
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Delivery:
             return
         task.state = state
         task.started_ms = task.progressed_ms = turn.now_ms
-        emit(task, STARTED, place_of(task), turn)
+        emit(task, STARTED, None, turn)
         if task.session:
             self.pool.handoffs.taken_up(task, turn)
         self.touch(task)
@@ -319,7 +319,7 @@ class Delivery:
         instance: Instance | None = task.instance
         if not task.started_ms:
             task.started_ms = task.offered_ms
-            emit(task, STARTED, place_of(task), turn)
+            emit(task, STARTED, None, turn)
             if task.session:
                 self.pool.handoffs.taken_up(task, turn)
         if instance is not None:
@@ -345,8 +345,10 @@ class Delivery:
                 self.stop_attempt(task, outcome.fault.reason, turn)
         elif task.history:
             outcome.agent_id = task.history[-1].agent_id
-        self.unqueue(task)
-        self.release(task)
+        if task.instance is None:
+            self.unqueue(task)
+        else:
+            self.release(task)
         pool.wheel.disarm(task)
         task.state = outcome.state = state
         task.outcome = outcome

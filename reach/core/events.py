@@ -293,7 +293,12 @@ class Reported(AttemptEvent):
     __slots__ = ("begun", "content", "extra", "fault", "folded", "media_type", "released", "waiting")
 
     def __init__(self, instance: Instance, tenant: str, task_id: str, attempt: int, reply: Any = None) -> None:
-        super().__init__(instance, tenant, task_id, attempt, reply)
+        # As the base does: each task has one of these.
+        self.instance = instance
+        self.tenant = tenant
+        self.task_id = task_id
+        self.attempt = attempt
+        self.reply = reply
         self.media_type = ""
         self.content: Content | None = None
         self.fault: Fault | None = None

@@ -14,7 +14,7 @@ from reach.core.leases import REATTACH_MS, RETURN_MS, lost
 from reach.core.model import Availability, Fault, Health, Instance, Task, TaskState
 from reach.core.rows import AgentGone, AgentRow
 from reach.core.states import TaskInput, next_state
-from reach.core.stream import Kind, emit, log_of, place_of
+from reach.core.stream import Kind, emit, log_of
 from reach.core.warmup import STEPS
 from reach.errors import ErrorClass, Reason
 
@@ -213,7 +213,7 @@ class Fleet:
         task.progressed_ms = turn.now_ms
         if not task.started_ms:
             task.started_ms = turn.now_ms
-            emit(task, Kind.STARTED, place_of(task), turn)
+            emit(task, Kind.STARTED, None, turn)
             self.pool.delivery.touch(task)
         self.pool.deadlines.arm(task, turn)
         return True

@@ -16,7 +16,7 @@ from reach.core.leases import lost
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, Task, TaskKey, TaskState
 from reach.core.rows import InputRow, QuestionRow
 from reach.core.states import TaskInput, next_state
-from reach.core.stream import Kind, emit, place_of, size_in_bytes
+from reach.core.stream import Kind, emit, size_in_bytes
 from reach.errors import ErrorClass, Reason
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class Questions:
         assert instance is not None, task
         if not task.started_ms:
             task.started_ms = task.offered_ms
-            emit(task, Kind.STARTED, place_of(task), turn)
+            emit(task, Kind.STARTED, None, turn)
             if task.session:
                 pool.handoffs.taken_up(task, turn)
         task.state = state

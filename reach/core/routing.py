@@ -89,7 +89,8 @@ class Router(Choosing):
         if self.canary.trials or (new_session and self.sessions_full) or by_match:
             eligible, then, dropped = self.narrow(eligible, dropped, new_session, seed, policy, requirement, version)
             free = eligible & self._masks[_FREE]
-        for mask in self._in_order(free, then, seed) if then or self.slow_start.cold else (free,):
+        others = free & (free - 1)  # more than one: who starts slowly may stand back
+        for mask in self._in_order(free, then, seed) if then or (others and self.slow_start.cold) else (free,):
             if mask:
                 chosen, looked, cause = self.choose(policy, requirement, mask, cost, seed, propose)
                 if chosen is not None:

@@ -249,7 +249,8 @@ def _make_log(task: Task, turn: Turn) -> None:
 
 
 def emit(task: Task, kind: Kind, data: Any, turn: Turn) -> None:
-    """Numbers an event and keeps it. Readers get it when the step ends (`flush`)."""
+    """Numbers an event and keeps it. Readers get it when the step ends (`flush`). What STARTED says is made here, for
+    most are not kept."""
     if task.log is None:
         number = task.sequence + 1
         if kind == _ACCEPTED or (kind == _STARTED and number == 2) or (kind == _COMPLETE and number == 3):
@@ -263,6 +264,8 @@ def emit(task: Task, kind: Kind, data: Any, turn: Turn) -> None:
     if task.sequence > task.reserved > 0 and not task.volatile:
         task.reserved += RESERVE
         turn.writes.reserves.append(ReserveRow(task.row, task.pool.shard, task.reserved))
+    if kind == _STARTED:
+        data = place_of(task)
     task.log.append((task.sequence, task.attempt, turn.wall_ms, kind, data), size_of(kind, data), turn.now_ms)
 
 

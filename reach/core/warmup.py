@@ -30,6 +30,7 @@ class SlowStart:
 
     def __init__(self) -> None:
         self._masks = [0] * STEPS
+        """Those at each step or below it."""
         self.cold = 0
         """All of them; 0 if every instance is warm."""
 
@@ -40,13 +41,9 @@ class SlowStart:
             self._masks = [one & ~mask for one in self._masks]
             self.cold &= ~mask
         if step < STEPS:
-            self._masks[step] |= mask
+            self._masks[step:] = [one | mask for one in self._masks[step:]]
             self.cold |= mask
 
     def stand_back(self, draw: int) -> int:
         """Those that leave this decision to others. `draw`: a chance number, any non-negative integer."""
-        height = draw % STEPS
-        back = 0
-        for step in range(height + 1):
-            back |= self._masks[step]
-        return back
+        return self._masks[draw % STEPS]

@@ -31,7 +31,9 @@ class TimerWheel:
 
     def arm(self, entry: Timed, at_ms: int) -> None:
         """Sets the deadline of `entry`, replacing the one it had."""
-        number = max(1, -(-at_ms // SLOT_MS))
+        number = -(-at_ms // SLOT_MS)
+        if number < 1:
+            number = 1
         if entry.timer_slot == number:
             return
         if entry.timer_slot:

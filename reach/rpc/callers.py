@@ -309,9 +309,10 @@ class CallerStream:
         """See `Sink`."""
         outcome = task.outcome
         assert outcome is not None
-        if not self._forget(task.task_id):
-            return
-        self.out.put(complete_item(task, outcome))
+        if self._with_caller:
+            self._with_caller.pop(task.task_id, None)
+        if self._readers.pop(task.task_id, None) is not None:  # as `_forget`, without a call for each task
+            self.out.put(complete_item(task, outcome))
 
 
 class _CancelReply:

@@ -104,9 +104,9 @@ class Host(Pools):
         if shard is None:
             moved(event)
             return
-        mail = shard.mail.get(pool.key)
+        mail = shard.mail.get(pool)
         if mail is None:
-            shard.mail[pool.key] = [event]
+            shard.mail[pool] = [event]
             self._ready[shard.number] = shard
             if not self._scheduled:
                 self._scheduled = True

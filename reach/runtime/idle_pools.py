@@ -56,6 +56,6 @@ class IdlePools:
             pool.instances
             or pool.queue
             or pool.held
-            or pool.key in self._host.shards[pool.shard].mail
+            or pool in self._host.shards[pool.shard].mail
             or pool.pins.live(now_ms)
         )

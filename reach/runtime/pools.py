@@ -111,8 +111,10 @@ class Pools:
 
     def home(self, key: PoolKey) -> Pool:
         """The pool in which a new task is taken; if there are too many already, no other one for what nobody does."""
-        crowded = len(self._pools) >= MAX_POOLS and key not in self._pools
-        return self.pool(PoolKey(key.tenant, UNRESOLVED) if crowded else key)
+        pool = self._pools.get(key)
+        if pool is None:
+            pool = self.pool(PoolKey(key.tenant, UNRESOLVED) if len(self._pools) >= MAX_POOLS else key)
+        return pool
 
     def drop(self, pool: Pool) -> None:
         """Forgets a pool that nobody needs (see `idle_pools`)."""

@@ -22,6 +22,7 @@ from reach.core.spread import Placing
 from reach.core.stream import Reader
 from reach.errors import InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.runtime.asked_first import AskedFirst
+from reach.runtime.committer import certain
 from reach.runtime.elsewhere import Elsewhere, Whereabouts
 from reach.runtime.faults import fault_of
 from reach.runtime.host import Host
@@ -59,6 +60,8 @@ class Reach:
         self._spilling = Spilling(host, self.submit)
         self.changes = AgentChanges(host)
         """For those who watch the registry."""
+        self.post = host.post
+        """Something an agent said."""
 
     # -- callers ------------------------------------------------------------------------------------------------------
 
@@ -115,7 +118,8 @@ class Reach:
             message = "the server is shutting down"
             raise Unavailable(message, Reason.SHUTTING_DOWN, retry_after_ms=1_000)
         if self.abroad is None:
-            self.check_store(task.volatile)
+            if self.host.committer.held is not None or self.host.committer.doubt is not certain:
+                self.check_store(task.volatile)
             return self.host.home(self.host.level_1.place(task, selector, placing=placing))
         if task.session and placing is None:
             again = partial(self.submit, task, selector, reader)
@@ -333,10 +337,6 @@ class Reach:
             message = f"boot_id {boot_id!r} of instance {instance_id!r} is not the current one"
             raise InvalidRequest(message, Reason.STALE_GENERATION, instance_id=instance_id)
         return pool, instance
-
-    def post(self, pool: Pool, event: Any) -> None:
-        """Something an agent said."""
-        self.host.post(pool, event)
 
     def instances(self, tenant: str) -> list[tuple[Pool, Instance]]:
         """All instances that the tenant owns, by id."""

@@ -21,16 +21,15 @@ class Shard:
     def __init__(self, number: int) -> None:
         self.number = number
         self.pools: dict[PoolKey, Pool] = {}
-        self.mail: dict[PoolKey, list[Any]] = {}
+        self.mail: dict[Pool, list[Any]] = {}
         self.gone = False
         """It is another node's: nothing that was decided here is told."""
 
     def step(self, turn: Turn) -> None:
         """Steps each pool that has mail, with what is due besides."""
         mail, self.mail = self.mail, {}
-        for key, events in mail.items():
-            pool = self.pools.get(key)
-            if pool is not None:  # else it was dropped, for it has nothing that anything could happen to
+        for pool, events in mail.items():
+            if pool.shard == self.number:  # else it was dropped, for it has nothing that anything could happen to
                 self._step(pool, events, turn)
 
     def wake(self, turn: Turn) -> None:

@@ -221,10 +221,18 @@ def fault_from_proto(error: error_pb2.Error) -> Fault:
 
 def read_key(field: str, key: attempt_pb2.AttemptKey, tenant: str) -> tuple[str, str, int]:
     """(tenant, task_id, attempt) of what an agent speaks of; `tenant` is the agent's own."""
-    task_id = check_id(f"{field}.task_id", key.task_id, required=True)
-    if not key.attempt:
-        raise invalid(f"{field}.attempt", "is required")
-    return check_id(f"{field}.tenant", key.tenant) or tenant, task_id, key.attempt
+    task_id, attempt, said = key.task_id, key.attempt, key.tenant
+    if said or not attempt or not _is_plain(task_id):
+        check_id(f"{field}.task_id", task_id, required=True)
+        if not attempt:
+            raise invalid(f"{field}.attempt", "is required")
+        check_id(f"{field}.tenant", said)
+    return said or tenant, task_id, attempt
+
+
+def _is_plain(value: str) -> bool:
+    """Whether it is an id, as nearly all are. What is not plain may be one all the same: `check_id` looks closer."""
+    return 0 < len(value) <= ID_BYTES and value.isascii() and value.isprintable()
 
 
 def read_progress(message: attempt_pb2.AttemptProgress) -> tuple[float | None, str, bytes | None]:

@@ -35,7 +35,7 @@ class Nonsense:
 def test_an_event_that_breaks_the_core_is_lost_alone(caplog: pytest.LogCaptureFixture) -> None:
     shard, pool = _shard()
     events: list[Any] = [_submitted("a"), Nonsense(), _submitted("b"), Nonsense(), _submitted("c")]
-    shard.mail[KEY] = events
+    shard.mail[pool] = events
     with caplog.at_level(logging.ERROR):
         shard.step(Turn(1_000, 5_000))
     assert sorted(task_id for _, task_id in pool.tasks) == ["a", "b", "c"]
@@ -45,7 +45,7 @@ def test_an_event_that_breaks_the_core_is_lost_alone(caplog: pytest.LogCaptureFi
 
 def test_only_pools_with_due_timers_are_woken() -> None:
     shard, pool = _shard()
-    shard.mail[KEY] = [_submitted("a"), Unsubscribed(Reader(None, 2, Interest.OUTCOME))]
+    shard.mail[pool] = [_submitted("a"), Unsubscribed(Reader(None, 2, Interest.OUTCOME))]
     turn = Turn(1_000, 5_000)
     shard.step(turn)
     task = pool.tasks["acme", "a"]
