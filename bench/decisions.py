@@ -13,7 +13,8 @@ import time
 from random import Random
 
 from reach.core.effects import Turn
-from reach.core.model import Condition, Instance, PoolKey, Profile, Requirement, Task
+from reach.core.instance_states import Condition
+from reach.core.model import Instance, PoolKey, Profile, Requirement, Task
 from reach.core.pool import Pool
 from reach.core.routing import Router
 from reach.core.row_numbers import RowNumbers

@@ -11,7 +11,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from reach.core import health, states
-from reach.core.model import FIRST_TERMINAL, Health, TaskState
+from reach.core.instance_states import Health
+from reach.core.model import FIRST_TERMINAL, TaskState
 
 HEAD = """\
 # States

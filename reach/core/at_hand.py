@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from reach.core.model import Condition, EffectKind, Health, TaskState
+from reach.core.instance_states import Condition, Health
+from reach.core.model import EffectKind, TaskState
 from reach.core.policies import Way
 from reach.core.states import TaskInput
 from reach.core.stream import Interest, Kind

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from reach.core.conditions import clear, mark
 from reach.core.effects import Turn
-from reach.core.model import Condition, Fault, Instance, Task
+from reach.core.instance_states import Condition
+from reach.core.model import Fault, Instance, Task
 from reach.core.picking import bits
 from reach.errors import ErrorClass, Reason
 

@@ -12,7 +12,8 @@ from reach.core import health, warmup
 from reach.core.at_hand import STALLED
 from reach.core.effects import AskReopen, DropLink, Noted, Turn
 from reach.core.health import Sign
-from reach.core.model import Availability, Condition, Instance
+from reach.core.instance_states import Availability, Condition
+from reach.core.model import Instance
 from reach.core.signals import NEUTRAL_LATENCY_MS, mean_latency
 
 if TYPE_CHECKING:

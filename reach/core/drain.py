@@ -7,7 +7,8 @@ own takes nothing from then on, for it knows why.
 from __future__ import annotations
 
 from reach.core import health
-from reach.core.model import Availability, Condition, Health, Instance
+from reach.core.instance_states import Availability, Condition, Health
+from reach.core.model import Instance
 
 _BLOCKING = frozenset(
     {

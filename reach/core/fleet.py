@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from reach.core import drain, health
 from reach.core.effects import CloseLink, Done, DrainLink, Noted, Refused, Turn, Welcome
 from reach.core.health import Sign
+from reach.core.instance_states import Availability, Health
 from reach.core.leases import REATTACH_MS, RETURN_MS, lost
-from reach.core.model import Availability, Fault, Health, Instance, Task, TaskState
+from reach.core.model import Fault, Instance, Task, TaskState
 from reach.core.rows import AgentGone, AgentRow
 from reach.core.states import TaskInput, next_state
 from reach.core.stream import Kind, emit, log_of

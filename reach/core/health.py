@@ -10,7 +10,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from reach.core.model import Availability, Condition, Health, Instance
+from reach.core.instance_states import Availability, Condition, Health
+from reach.core.model import Instance
 from reach.core.reachability import (
     PERIODS,
     WEIGHTS,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from reach.core.endpoint import Endpoint
-from reach.core.model import Availability, Profile
+from reach.core.instance_states import Availability
+from reach.core.model import Profile
 
 
 class Joining:

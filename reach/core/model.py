@@ -1,4 +1,4 @@
-"""The nouns of the core: tasks, attempts, outcomes, instances, and the words for their states.
+"""The nouns of the core: tasks, attempts, outcomes, instances. How instances do: `instance_states.py`.
 
 Objects here are slotted and mutable, and owned by exactly one pool. Nothing in this package reads a clock, chance or
 the network: times are arguments in milliseconds, `*_ms` on the monotonic clock of the process, `*_wall_ms` on the
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from reach.core.documents import Document
 from reach.core.endpoint import Endpoint
+from reach.core.instance_states import Availability, Condition, Health
 from reach.core.signals import MethodStats
 from reach.errors import ErrorClass, Reason
 
@@ -46,37 +47,6 @@ class EffectKind(IntEnum):
     NONE = 1
     IDEMPOTENT = 2
     IRREVERSIBLE = 3
-
-
-class Health(IntEnum):
-    """What we think of an instance's life (HLT-6). Numbers as in the contract."""
-
-    STARTING = 1
-    HEALTHY = 2
-    SUSPECT = 3
-    UNHEALTHY = 4
-    OFFLINE = 5
-
-
-class Availability(IntEnum):
-    """What an instance says of itself. Numbers as in the contract."""
-
-    READY = 1
-    BUSY = 2
-    DRAINING = 3
-    UNAVAILABLE = 4
-
-
-class Condition(IntEnum):
-    """Circumstances that bear on routing. Numbers as in the contract."""
-
-    WARMING = 1
-    NOT_READY = 2
-    UNREACHABLE = 3
-    STALLED = 4
-    DEAF = 5
-    SELF_REPORTED_FAILURES = 6
-    CIRCUIT_OPEN = 7
 
 
 class PoolKey(NamedTuple):

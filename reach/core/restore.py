@@ -12,8 +12,9 @@ from reach.core.dialogue import Ask, Dialogue, Input, Question
 from reach.core.effects import Turn
 from reach.core.filters import version_of
 from reach.core.history import PastAttempt
+from reach.core.instance_states import Availability, Health
 from reach.core.joining import Joining
-from reach.core.model import Availability, Fault, Health, Instance, Task, TaskState
+from reach.core.model import Fault, Instance, Task, TaskState
 from reach.core.pool import Pool
 from reach.core.rows import AgentRow, AttemptRow, FailureRow, InputRow, PinRow, QuestionRow
 from reach.core.stream import resume_after_load

@@ -9,7 +9,8 @@ from reach.core.at_hand import HEALTHY
 from reach.core.conditions import clear, mark
 from reach.core.effects import Noted, Turn
 from reach.core.health import Sign
-from reach.core.model import Availability, Condition, Health, Instance
+from reach.core.instance_states import Availability, Condition, Health
+from reach.core.model import Instance
 from reach.core.reachability import PROBES, loss_rate, misses_in_a_row, probe_period_ms, round_trip_ms
 from reach.core.signals import BEAT_WINDOW_MS
 

@@ -17,8 +17,9 @@ from agentreach.v1 import (
     registry_pb2_grpc,
 )
 from reach.core import events as ev
+from reach.core.instance_states import Health
 from reach.core.joining import Joining
-from reach.core.model import Health, Instance, PoolKey
+from reach.core.model import Instance, PoolKey
 from reach.core.vocabulary import Vocabulary
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.principal import Principal, credentials_ended, principal_of

@@ -26,7 +26,7 @@ from typing import Any, Final, Self, TypeVar
 import uvloop
 
 from agentreach.v1 import agent_pb2
-from reach.core.model import Availability
+from reach.core.instance_states import Availability
 from reach.errors import InvalidRequest, Reason, Unavailable
 from reach.sdk.attempt import Attempt
 from reach.sdk.capabilities import CapabilityLike, capability_fields

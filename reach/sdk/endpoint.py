@@ -32,7 +32,7 @@ from agentreach.v1 import (
     result_pb2,
     result_pb2_grpc,
 )
-from reach.core.model import Availability
+from reach.core.instance_states import Availability
 from reach.errors import Internal, InvalidRequest, ReachError
 from reach.sdk.attempts import Attempts
 from reach.sdk.calls import Calls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from reach.core.model import Availability
+from reach.core.instance_states import Availability
 from reach.sdk.payloads import Fields
 
 if TYPE_CHECKING:

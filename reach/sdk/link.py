@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from agentreach.v1 import attach_pb2, attempt_pb2, heartbeat_pb2, task_pb2
-from reach.core.model import Availability
+from reach.core.instance_states import Availability
 from reach.errors import Internal, InvalidRequest, ReachError, Reason
 from reach.sdk.attempts import Attempts
 from reach.sdk.channel import PROTOCOL_VERSION, Target

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentreach.v1 import agent_pb2
-from reach.core.model import Availability
+from reach.core.instance_states import Availability
 from reach.wire.requests import check_enum, duration_ms, invalid
 
 STATUS_BYTES = 2 << 10

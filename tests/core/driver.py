@@ -6,7 +6,8 @@ from typing import Any
 from reach.core import drain
 from reach.core import effects as fx
 from reach.core import events as ev
-from reach.core.model import Availability, Instance, Requirement, Task, TaskState
+from reach.core.instance_states import Availability
+from reach.core.model import Instance, Requirement, Task, TaskState
 from reach.core.queue import WaitQueue
 from reach.core.stream import Delta, Interest, Mode, Reader
 from reach.errors import ErrorClass, Reason

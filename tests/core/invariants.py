@@ -5,7 +5,8 @@ from functools import partial
 from typing import Any
 
 from reach.core import health
-from reach.core.model import FIRST_TERMINAL, Condition, Instance, Task, TaskState
+from reach.core.instance_states import Condition
+from reach.core.model import FIRST_TERMINAL, Instance, Task, TaskState
 from reach.core.pool import Pool
 from reach.core.roster import Lane
 from reach.core.rows import Writes

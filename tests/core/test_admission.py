@@ -4,7 +4,7 @@ import pytest
 
 from reach.core import events as ev
 from reach.core.effects import Noted
-from reach.core.model import Condition, Health
+from reach.core.instance_states import Condition, Health
 from tests.core.harness import Shell, of
 
 

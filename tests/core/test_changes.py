@@ -4,7 +4,7 @@ import pytest
 
 from reach.core import changes
 from reach.core.changes import ChangeLog, looks, visible_to
-from reach.core.model import Availability, Condition, Health
+from reach.core.instance_states import Availability, Condition, Health
 from tests.core.harness import TENANT, instance_of, profile
 
 

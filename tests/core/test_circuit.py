@@ -5,7 +5,8 @@ import pytest
 from reach.core import events as ev
 from reach.core.circuit import PROBE_MS, Circuit
 from reach.core.effects import Noted
-from reach.core.model import Condition, EffectKind, Requirement, TaskState
+from reach.core.instance_states import Condition
+from reach.core.model import EffectKind, Requirement, TaskState
 from reach.errors import ErrorClass, Reason
 from tests.core.harness import LONG, UNAVAILABLE, Shell, instance_of, of
 

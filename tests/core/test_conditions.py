@@ -8,7 +8,8 @@ from reach.core import events as ev
 from reach.core import health
 from reach.core.effects import AskReopen, DropLink, Noted, Offer
 from reach.core.health import THRESHOLDS
-from reach.core.model import Availability, Condition, Health, Requirement, TaskState
+from reach.core.instance_states import Availability, Condition, Health
+from reach.core.model import Requirement, TaskState
 from tests.core.harness import LONG, UNAVAILABLE, Shell, of, only, running
 
 

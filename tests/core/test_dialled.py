@@ -5,7 +5,8 @@ import pytest
 
 from reach.core import events as ev
 from reach.core.endpoint import Endpoint
-from reach.core.model import Condition, EffectKind, Health, TaskState
+from reach.core.instance_states import Condition, Health
+from reach.core.model import EffectKind, TaskState
 from reach.errors import ErrorClass, Reason
 from tests.core.harness import LONG, Shell, ended, fault, named
 

@@ -4,7 +4,8 @@ import pytest
 
 from reach.core import events as ev
 from reach.core.effects import DrainLink, Noted
-from reach.core.model import Availability, Condition, Health, TaskState
+from reach.core.instance_states import Availability, Condition, Health
+from reach.core.model import TaskState
 from reach.core.preview import preview
 from reach.core.rows import AgentGone
 from reach.core.stream import Kind

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from reach.core import events as ev
 from reach.core.decision import dropped
 from reach.core.documents import Document
-from reach.core.model import Availability, Requirement, TaskState
+from reach.core.instance_states import Availability
+from reach.core.model import Requirement, TaskState
 from reach.core.preview import preview
 from reach.core.session import PIN_WAIT_MS
 from tests.core.harness import LONG, Shell

@@ -6,8 +6,9 @@ from reach.core import events as ev
 from reach.core.delivery import LOST_MOVES
 from reach.core.effects import CloseLink, Done, DrainLink, Noted, Offer, Refused, StopAttempt, Welcome
 from reach.core.fleet import STALE_BOOTS
+from reach.core.instance_states import Availability, Condition, Health
 from reach.core.leases import REATTACH_MS, RETURN_MS
-from reach.core.model import Availability, Condition, Health, Requirement, TaskState
+from reach.core.model import Requirement, TaskState
 from reach.core.stream import Kind
 from reach.errors import Reason
 from tests.core.harness import LONG, TENANT, Shell, ended, named, of, only, running

@@ -6,7 +6,8 @@ from reach.core import events as ev
 from reach.core import health
 from reach.core.effects import Noted
 from reach.core.health import Sign
-from reach.core.model import Availability, Condition, Health, Requirement
+from reach.core.instance_states import Availability, Condition, Health
+from reach.core.model import Requirement
 from reach.core.vitals import KEEP_OFFLINE_MS
 from tests.core.harness import Shell, instance_of, of
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reach.core import effects as fx
-from reach.core.model import Condition, EffectKind, Requirement, TaskState
+from reach.core.instance_states import Condition
+from reach.core.model import EffectKind, Requirement, TaskState
 from reach.core.restore import restore_task, restore_waiting
 from reach.errors import ErrorClass, Reason
 from tests.core.harness import Shell, ended, heads_of, named, outcome_of, running

@@ -4,7 +4,7 @@ import pytest
 
 from reach.core import events as ev
 from reach.core.admission import Admission
-from reach.core.model import Availability
+from reach.core.instance_states import Availability
 from reach.core.scores import LOOK_MS_EACH
 from tests.core.harness import Shell
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from reach.core import health, states
-from reach.core.model import FIRST_TERMINAL, Health, TaskState
+from reach.core.instance_states import Health
+from reach.core.model import FIRST_TERMINAL, TaskState
 from reach.core.states import IGNORED, TRANSITIONS, TaskInput, next_state
 from tools import states as drawing
 

@@ -7,7 +7,8 @@ import pytest
 from reach.core import events as ev
 from reach.core import warmup
 from reach.core.effects import Noted
-from reach.core.model import Condition, Health, Requirement, TaskState
+from reach.core.instance_states import Condition, Health
+from reach.core.model import Requirement, TaskState
 from tests.core.harness import Shell, of
 
 

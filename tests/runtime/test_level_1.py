@@ -7,8 +7,9 @@ import pytest
 
 from reach.core.directory import UNRESOLVED, Directory
 from reach.core.documents import Document
+from reach.core.instance_states import Health
 from reach.core.intents import Route, Routes
-from reach.core.model import Health, PoolKey, Profile, Requirement, Task
+from reach.core.model import PoolKey, Profile, Requirement, Task
 from reach.core.resolving import Selector
 from reach.core.retry import POLICIES, RetryPolicy
 from reach.core.vocabulary import Vocabulary

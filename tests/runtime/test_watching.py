@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reach.core import changes as core_changes
-from reach.core.model import Health, Instance, PoolKey
+from reach.core.instance_states import Health
+from reach.core.model import Instance, PoolKey
 from reach.runtime import watching
 from reach.runtime.watching import AgentChanges, Watch
 from tests.core.harness import profile

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from agentreach.v1 import task_pb2
-from reach.core.model import Health
+from reach.core.instance_states import Health
 from reach.transports.dialled import Dialled
 from tests.rpc.peers import pb, reason_name, refusal, unique
 from tests.transports.endpoint_agent import EndpointAgent, ask, eventually, serving

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from agentreach.v1 import endpoint_pb2_grpc, task_pb2
-from reach.core.model import Condition
+from reach.core.instance_states import Condition
 from reach.core.reachability import loss_rate, reach_score, round_trip_ms
 from tests.rpc.certificates import Authority
 from tests.rpc.peers import Stubs, refusal, running

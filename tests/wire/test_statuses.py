@@ -3,7 +3,7 @@
 import pytest
 
 from agentreach.v1 import agent_pb2
-from reach.core.model import Availability
+from reach.core.instance_states import Availability
 from reach.errors import InvalidRequest
 from reach.wire.statuses import STATUS_BYTES, is_cut, read_status
 

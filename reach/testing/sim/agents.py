@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentreach.v1 import agent_pb2
-from reach.core.model import Availability, Fault
+from reach.core.instance_states import Availability
+from reach.core.model import Fault
 from reach.errors import ErrorClass
 from reach.testing.sim.agent_door import AgentDoor
 from reach.testing.sim.attempts import RESEND_S, Attempts

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agentreach.v1 import agent_pb2, attempt_pb2, endpoint_pb2
-from reach.core.model import Availability, EffectKind, Fault, TaskKey
+from reach.core.instance_states import Availability
+from reach.core.model import EffectKind, Fault, TaskKey
 from reach.errors import ErrorClass
 from reach.testing.sim import unary
 from reach.testing.sim.attempts import RESEND_S, Attempts
