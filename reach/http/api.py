@@ -7,8 +7,8 @@ is decided behind `Calls`, where all doors meet.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from typing import Any, Final, Protocol
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from starlette.datastructures import Headers
@@ -19,7 +19,7 @@ from reach.errors import InvalidRequest, ReachError, Reason, Timeout, Unavailabl
 from reach.http import sse
 from reach.http.messages import encode, fill, read_body
 from reach.http.problems import HEADERS, TRACE_KEY, no_such_path, problem, trace_of_call, wrong_verb
-from reach.http.routes import PREFIX, Row, find
+from reach.http.routes import PREFIX, find
 from reach.wire.requests import ID_BYTES
 
 BODY_MARGIN: Final = 1 << 20
@@ -28,6 +28,26 @@ BODY_SECONDS: Final = 30.0
 """How long a body may take to arrive."""
 CLOSE_SECONDS: Final = 1.0
 """How long calls under way may go on when the server stops."""
+
+
+class Heard(NamedTuple):
+    """A request, as HTTP has it."""
+
+    body: bytes
+    headers: Headers
+    query: list[tuple[str, str]]
+    given: dict[str, str]
+    """What the path says."""
+
+
+class Asked(NamedTuple):
+    """A request, as the contract has it."""
+
+    method: str
+    """Full name."""
+    request: Any
+    write: Callable[[Any], bytes]
+    """Makes JSON of the answer."""
 
 
 class Calls(Protocol):
@@ -69,15 +89,34 @@ class Api:
         if row is None:
             await (wrong_verb(verbs) if verbs else no_such_path())(scope, receive, send)
             return
+
+        def ask(heard: Heard) -> Asked:
+            request = read_body(row, heard.body) if row.has_body else row.request()
+            headers = heard.headers
+            key, last = headers.get("idempotency-key", ""), headers.get("last-event-id", "")
+            fill(row, request, heard.given, heard.query, key[: ID_BYTES + 1], last)
+            return Asked(row.method, request, encode)
+
+        await self.respond(scope, receive, send, ask, given, sse.EventStream(row) if row.streams else None)
+
+    async def respond(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        ask: Callable[[Heard], Asked],
+        given: dict[str, str],
+        stream: sse.EventStream | None = None,
+    ) -> None:
+        """Reads a request, makes the call that `ask` makes of it, and writes the answer, or the `stream` of answers."""
         headers = Headers(scope=scope)
         try:
             if self._closing:
                 raise _stopping()
-            _check_origin(row, headers)
-            request = read_body(row, await self._body(headers, receive) if row.has_body else b"")
+            _check_origin(scope["method"], headers)
+            body = await self._body(headers, receive) if scope["method"] == "POST" else b""
             query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="strict")
-            key, last = headers.get("idempotency-key", ""), headers.get("last-event-id", "")
-            fill(row, request, given, query, key[: ID_BYTES + 1], last)
+            asked = ask(Heard(body, headers, query, given))
         except _Refused as refused:
             await problem(refused.error, refused.status)(scope, receive, send)
             return
@@ -88,10 +127,10 @@ class Api:
             await problem(error)(scope, receive, send)
             return
         caller = headers.get("authorization", ""), headers.get("traceparent", ""), _peer(scope)
-        if row.streams:
-            await self._stream(sse.EventStream(row), (row.method, request, *caller), send, receive)
+        if stream is not None:
+            await self._stream(stream, (asked.method, asked.request, *caller), send, receive)
         else:
-            await self._answer(row, (request, *caller), scope, receive, send)
+            await self._answer(asked, caller, scope, receive, send)
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         """The whole body. Raises _Refused if it is too large, too slow, or compressed."""
@@ -120,9 +159,11 @@ class Api:
         message = f"the body is over {self._body_limit} bytes"
         return _Refused(413, InvalidRequest(message, Reason.PAYLOAD_TOO_LARGE, limit=str(self._body_limit)))
 
-    async def _answer(self, row: Row, call: tuple[Any, ...], scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(
+        self, asked: Asked, caller: tuple[str, str, str], scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """A call with one response. A caller that goes does not wait any more: the call is cancelled."""
-        work = asyncio.ensure_future(self._response(row, call))
+        work = asyncio.ensure_future(self._response(asked, caller))
         gone = asyncio.ensure_future(_gone(receive))
         self._calling.add(work)
         try:
@@ -136,12 +177,12 @@ class Api:
             gone.cancel()
             await asyncio.gather(work, gone, return_exceptions=True)
 
-    async def _response(self, row: Row, call: tuple[Any, ...]) -> Response:
+    async def _response(self, asked: Asked, caller: tuple[str, str, str]) -> Response:
         try:
-            answer = await self._calls.unary(row.method, *call)
+            answer = await self._calls.unary(asked.method, asked.request, *caller)
         except ReachError as error:
             return problem(error, trace_id=trace_of_call())
-        return Response(encode(answer), 200, {**HEADERS, TRACE_KEY: trace_of_call()}, "application/json")
+        return Response(asked.write(answer), 200, {**HEADERS, TRACE_KEY: trace_of_call()}, "application/json")
 
     async def _stream(self, out: sse.EventStream, call: tuple[Any, ...], send: Send, receive: Receive) -> None:
         """A call with a stream of responses, until it ends, the reader goes, or the server stops."""
@@ -190,10 +231,10 @@ async def _gone(receive: Receive) -> None:
         message = await receive()
 
 
-def _check_origin(row: Row, headers: Headers) -> None:
+def _check_origin(verb: str, headers: Headers) -> None:
     """A page of another site must not make a browser act here: browsers say where such a request comes from."""
     origin = headers.get("origin")
-    if origin is None or row.verb == "GET" or urlsplit(origin).netloc == headers.get("host", ""):
+    if origin is None or verb == "GET" or urlsplit(origin).netloc == headers.get("host", ""):
         return
     raise InvalidRequest("pages of other sites may not call this server", Reason.PERMISSION_DENIED)
 

@@ -32,6 +32,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from reach.errors import InvalidRequest, Reason, Unavailable
 from reach.http.api import Api
+from reach.http.known import known_routes
 from reach.http.page import described
 from reach.http.problems import HEADERS, MEDIA_TYPE, document, no_such_path, problem, wrong_verb
 from reach.http.routes import PREFIX
@@ -96,7 +97,7 @@ def create_app(
     if metrics is not None:
         routes.append(Route("/metrics", measured))
     if api is not None:
-        routes += [Mount(PREFIX, app=api), *described(api.scopes)]
+        routes += [Mount(PREFIX, app=api), *known_routes(api), *described(api.scopes)]
     return Starlette(routes=routes, exception_handlers={HTTPException: failed})
 
 

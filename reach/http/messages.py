@@ -34,17 +34,30 @@ def read_body(row: Row, body: bytes) -> Any:
     Raises:
         InvalidRequest: MALFORMED_MESSAGE, with the place.
     """
-    message = row.request()
+    return request_of(row, parsed(body))
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """A body as an object; an empty one as an empty object. Raises InvalidRequest as `read_body` does."""
     if not body.strip():
-        return message
+        return {}
     try:
         found = msgspec.json.decode(body)
-        if not isinstance(found, dict):
-            raise _malformed("the body must be a JSON object")
-        _texts(found, message.DESCRIPTOR)
-        json_format.ParseDict(found, message, max_recursion_depth=100)
     except msgspec.DecodeError as error:
         raise _malformed(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise _malformed("the body is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise _malformed("the body must be a JSON object")
+    return found
+
+
+def request_of(row: Row, found: dict[str, Any]) -> Any:
+    """The request that an object says; it may be changed. Raises InvalidRequest as `read_body` does."""
+    message = row.request()
+    try:
+        _texts(found, message.DESCRIPTOR)
+        json_format.ParseDict(found, message, max_recursion_depth=100)
     except _TROUBLE as error:
         said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise _malformed(f"the body is not a {message.DESCRIPTOR.name}: {bounded_text(said, 512)}") from None

@@ -3,6 +3,7 @@ contract, so that it cannot say anything else than they do."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -10,6 +11,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from reach.errors import InvalidRequest
+from reach.http.known import KNOWN, Known
 from reach.http.problems import MEDIA_TYPE, document
 from reach.http.routes import PREFIX, ROWS, Row, descriptor_of
 from reach.version import VERSION
@@ -29,6 +31,10 @@ _KNOWN: Final[dict[str, Schema]] = {
     "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
 }
 _PROBLEM: Final = "Problem"
+_FAILED: Final[Schema] = {
+    "description": "It failed",
+    "content": {MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{_PROBLEM}"}}},
+}
 
 
 def openapi(scopes: Scopes) -> Schema:
@@ -41,6 +47,8 @@ def openapi(scopes: Scopes) -> Schema:
         if several[row.rpc] > 1:
             operation["operationId"] += "_" + row.steps[0]
         paths.setdefault(PREFIX + row.path, {})[row.verb.lower()] = operation
+    for known in KNOWN:
+        paths.setdefault(known.path, {})[known.verb.lower()] = _known(known, scopes)
     for path, says in (("/healthz", "Whether the process lives"), ("/readyz", "Whether it takes work")):
         answers: Schema = {"200": _answer("Yes", {"type": "object"})}
         if path == "/readyz":
@@ -68,7 +76,7 @@ def openapi(scopes: Scopes) -> Schema:
 def _operation(row: Row, scopes: Scopes, schemas: dict[str, Schema]) -> Schema:
     method = descriptor_of(row.rpc)
     wanted = sorted(scopes(row.method))
-    responses: Schema = {"default": {"description": "It failed", "content": {MEDIA_TYPE: {"schema": _to(_PROBLEM)}}}}
+    responses: Schema = {"default": _FAILED}
     if row.streams:
         responses["200"] = {"description": "Events, as they come", "content": {SSE: {"schema": {"type": "string"}}}}
         responses["204"] = {"description": "There is nothing more to come"}
@@ -87,6 +95,26 @@ def _operation(row: Row, scopes: Scopes, schemas: dict[str, Schema]) -> Schema:
     if row.has_body:
         body = _message(method.input_type, schemas)
         operation["requestBody"] = {"content": {"application/json": {"schema": body}}}
+    return operation
+
+
+def _known(known: Known, scopes: Scopes) -> Schema:
+    """A path of known.py: flat, and described by what it is translated to."""
+    (first, *others) = known.rpcs
+    wanted = sorted(scopes(f"/agentreach.v1.{first}"))
+    became = " or ".join(f"`{rpc}`" for rpc in (first, *others))
+    names = [step[1:-1] for step in known.path.split("/") if step.startswith("{")]
+    operation: Schema = {
+        "summary": known.says,
+        "description": f"Becomes {became}; scopes: {', '.join(wanted)}.",
+        "operationId": "known" + re.sub(r"\W+", "_", known.path).rstrip("_"),
+        "tags": ["known"],
+        "parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names],
+        "security": [{"key": wanted}, {}],
+        "responses": {"200": _answer("Done", {"type": "object"}), "default": _FAILED},
+    }
+    if known.verb == "POST":
+        operation["requestBody"] = {"content": {"application/json": {"schema": {"type": "object"}}}}
     return operation
 
 

@@ -9,6 +9,7 @@ import jsonschema_rs
 import pytest
 import pytest_asyncio
 
+from reach.http.known import KNOWN
 from reach.http.routes import ROWS
 from tests.rpc.peers import unique
 
@@ -46,6 +47,7 @@ async def test_API_2_the_document_is_valid(document):
 async def test_all_paths_are_in_it_and_each_operation_has_a_name_of_its_own(document):
     listed = {(verb.upper(), path) for path, verbs in document["paths"].items() for verb in verbs}
     assert {(row.verb, f"/v1{row.path}") for row in ROWS} <= listed
+    assert {(known.verb, known.path) for known in KNOWN} <= listed
     operations = [one for verbs in document["paths"].values() for verb, one in verbs.items() if verb in VERBS]
     names = [one["operationId"] for one in operations]
     assert len(names) == len(set(names))

@@ -1,9 +1,12 @@
 """Every path × (no credential, a wrong one, a wrong scope, another tenant): refused, and what is not yours answers
 exactly as what is not there (G4, G9, GOV-1, GOV-2)."""
 
+from typing import Any
+
 import pytest
 import pytest_asyncio
 
+from reach.http.known import KNOWN
 from reach.http.routes import ROWS
 from reach.rpc.access import TABLE
 from reach.store import keys as key_store
@@ -65,6 +68,24 @@ async def test_G9_no_path_is_open_without_the_right_key(node, keys, row):
             is_problem(await http.request(row.verb, path_of(row)), 403, "PERMISSION_DENIED")
 
 
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.path)
+async def test_G4_G9_the_known_paths_are_no_way_around(node, keys, known):
+    bodies: dict[str, Any] = {
+        "/task/dispatch": {"agent_id": "x", "payload": 1},
+        "/agent/offline": {"instance_id": "x"},
+        "/events/report": {"instance_id": "x", "task_id": "x", "result": 1},
+    }
+    body: Any = {"json": bodies.get(known.path, {"agent_id": "x", "instance_id": "x"})} if known.verb == "POST" else {}
+    path = known.path.replace("{task_id}", "x")
+    async with client_of(node.admin_port) as http:
+        is_problem(await http.request(known.verb, path, **body), 401, "UNAUTHENTICATED")
+    wrong = sorted(set(ALL) - TABLE[f"/agentreach.v1.{known.rpcs[0]}"].scopes)
+    async with door(node, keys, "acme", *wrong) as http:
+        rpc = "ResultService/ReportResult" if known.path == "/events/report" else known.rpcs[0]
+        assert TABLE[f"/agentreach.v1.{rpc}"].scopes.isdisjoint(wrong)
+        is_problem(await http.request(known.verb, path, **body), 403, "PERMISSION_DENIED")
+
+
 async def test_a_key_that_was_revoked_opens_nothing(node, keys):
     header = keys.header("acme", "reader")
     async with client_of(node.admin_port, headers=dict(header)) as http:
@@ -112,6 +133,12 @@ async def test_G4_an_id_of_another_tenant_is_an_id_that_nobody_has(node, keys):
             else:
                 assert told[0]["reason"] == told[1]["reason"] == "SESSION_NOT_FOUND"
         assert asked >= 10
+        answers = [await rival.get(f"/task/{one}") for one in (task_id, "nobody")]
+        assert [one.status_code for one in answers] == [404, 404]
+        assert answers[0].json()["detail"].replace(task_id, "nobody") == answers[1].json()["detail"]
+        assert (await rival.get("/api/v1/agents")).json()["agents"] == []
+        gone = await rival.post("/agent/offline", json={"instance_id": agent.instance_id})
+        is_problem(gone, 404, "AGENT_NOT_FOUND")
         for path, rows in (("tasks", "tasks"), ("agents", "agents"), ("sessions", "sessions"), ("keys", "keys")):
             told = (await rival.get(f"/v1/{path}")).json()[rows]
             assert all("acme" not in str(row) for row in told), path
