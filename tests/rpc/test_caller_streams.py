@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from agentreach.v1 import dispatch_pb2, task_pb2
-from reach.core.model import Fault, Outcome, Requirement, Task, TaskState
-from reach.core.stream import READER_CREDIT, Kind, Reader
+from reach.core.model import Fault, Outcome, PoolKey, Requirement, Task, TaskState
+from reach.core.spread import Placing
+from reach.core.stream import READER_CREDIT, Interest, Kind, Reader
 from reach.errors import ErrorClass, Reason
 from reach.rpc.access import SCOPES
 from reach.rpc.callers import CallerStream
@@ -168,3 +169,88 @@ async def test_CLU_1_what_a_caller_lets_go_or_gives_credit_for_is_told_to_the_no
     stream.handle(dispatch_pb2.DispatchStreamRequest(unsubscribes=[dispatch_pb2.Unsubscribe(task_id="far")]))
     assert [(one.task_id, one.bytes) for frame in told for one in frame.credits] == [("far", 5)]
     assert [one.task_id for frame in told for one in frame.unsubscribes] == ["far"]
+
+
+@pytest.mark.parametrize("how", ["the caller leaves", "the node stops", "what it had elsewhere is lost"])
+async def test_DLV_11_only_a_caller_that_leaves_takes_its_tasks_along(how: str) -> None:
+    door = Taking()
+    stream = stream_to(door)
+    closed: list[bool] = []
+    stream._branches = SimpleNamespace(close=lambda *, ours: closed.append(ours))  # type: ignore[assignment]
+    submit(stream, "one", "ended")
+    task = door.readers[1].task
+    assert task is not None
+    task.outcome = Outcome(TaskState.SUCCEEDED)  # which the caller has not heard yet
+    if how == "the node stops":
+        stream.closing(stream.out)
+    elif how == "what it had elsewhere is lost":
+        stream._anew()
+        assert stream.out.closed
+    stream.close()
+    assert door.cancelled == ["one"] * (how == "the caller leaves")
+    assert closed == [how != "the caller leaves"], "other nodes hear whose doing it is"
+
+
+async def test_CLU_1_what_a_caller_has_let_go_is_brought_nowhere_and_what_it_only_gives_is() -> None:
+    door = Taking()
+    stream = stream_to(door)
+    brought: list[dispatch_pb2.DispatchStreamRequest] = []
+    stream._bring = lambda frame, where: brought.append(  # type: ignore[method-assign]
+        dispatch_pb2.DispatchStreamRequest.FromString(frame)
+    )
+    traces: list[Any] = []
+    stream._services.end_trace = traces.append  # type: ignore[method-assign]
+    where, spec = Elsewhere(Peer("two", "two:1")), task_pb2.TaskSpec(task_id="t").SerializeToString()
+    subscribe(stream, "t")
+    (reader,) = door.readers
+    reader.reads = True
+    stream.handle(dispatch_pb2.DispatchStreamRequest(unsubscribes=[dispatch_pb2.Unsubscribe(task_id="t")]))
+    stream.elsewhere(reader, "t", b"", where)
+    waits, gives = Reader(stream, 2, Interest.OUTCOME), Reader(stream, 3, Interest.ACCEPTANCE)
+    stream.elsewhere(waits, "t", spec, where)
+    assert brought == []
+    stream.elsewhere(gives, "t", spec, where)
+    assert [(one.reference, one.task.task_id) for frame in brought for one in frame.submits] == [(3, "t")]
+    assert traces == [("acme", "t")], "it is recorded where it goes on"
+
+
+async def test_CLU_1_all_that_came_back_is_done_again_where_it_belongs_or_refused() -> None:
+    door = Taking()
+    stream = stream_to(door)
+    submit(stream, "before")
+    door.readers.clear()
+    told: list[Any] = []
+    door.submit = lambda task, selector, reader, placed=None: told.append(placed)  # type: ignore[method-assign]
+    task = task_pb2.TaskSpec(task_id="t")
+    task.selector.agent_type = "nobody"
+    items = dispatch_pb2.DispatchStreamRequest(
+        submits=[dispatch_pb2.Submit(reference=1, task=task, interest=dispatch_pb2.INTEREST_EVENTS)],
+        subscribes=[dispatch_pb2.Subscribe(reference=2, task_id="s")],
+        cancels=[dispatch_pb2.CancelItem(reference=3, task_id="c")],
+    ).SerializeToString()
+    placing = Placing(PoolKey("acme", "echo"))
+    stream._again(items, placing, False)
+    assert told == [placing]
+    assert len(door.readers) == 1
+    assert door.cancelled == ["c"]
+    stream.handle(
+        dispatch_pb2.DispatchStreamRequest(
+            submits=[dispatch_pb2.Submit(reference=4, task=task, interest=dispatch_pb2.INTEREST_EVENTS)]
+        )
+    )
+    assert told == [placing, None], "what the caller says next is placed anew"
+    refused: list[tuple[int, str, Reason]] = []
+    stream.refuse = lambda reference, fault, task_id: refused.append((reference, task_id, fault.reason))  # type: ignore[method-assign]
+    stream._again(items, None, True)
+    reason = Reason.OWNER_UNAVAILABLE
+    assert refused == [(1, "t", reason), (2, "s", reason), (3, "c", reason)]
+    assert len(told) == 2
+
+
+async def test_CLU_3_a_stream_that_has_ended_is_told_of_other_nodes_no_more() -> None:
+    stream = stream_to(Moving())
+    stream.handle(dispatch_pb2.DispatchStreamRequest())
+    nodes = stream._services.nodes
+    assert len(nodes._says) == 1
+    stream.close()
+    assert not nodes._says
