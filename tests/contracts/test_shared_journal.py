@@ -242,6 +242,16 @@ def test_results_are_purged_and_counted_by_who_holds_their_shards(cluster):
     assert first.purge(1 << 40, 10, dead_letters=True) == 1
 
 
+def test_CLU_2_an_overtaken_owner_removes_nothing_that_is_old(cluster):
+    first, second = cluster(), cluster()
+    first.claim([1, 3])
+    first.commit(writes(tasks=[task(1)], outcomes=[outcome(1)], outbox=[fact("old")]))
+    second.claim([1, 3])
+    assert first.purge(1 << 40, 10) == 0
+    assert first.drop_facts("turn", 1 << 40, 10) == 0
+    assert (second.purge(1 << 40, 10), second.drop_facts("turn", 1 << 40, 10)) == (1, 1)
+
+
 def test_nodes_number_their_rows_apart(cluster):
     first, second = cluster(), cluster()
     first.claim([1])

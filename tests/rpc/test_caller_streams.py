@@ -199,7 +199,8 @@ async def test_CLU_1_what_a_caller_has_let_go_is_brought_nowhere_and_what_it_onl
         dispatch_pb2.DispatchStreamRequest.FromString(frame)
     )
     traces: list[Any] = []
-    stream._services.end_trace = traces.append  # type: ignore[method-assign]
+    services: Any = stream._services
+    services.end_trace = traces.append
     where, spec = Elsewhere(Peer("two", "two:1")), task_pb2.TaskSpec(task_id="t").SerializeToString()
     subscribe(stream, "t")
     (reader,) = door.readers
