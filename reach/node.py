@@ -22,13 +22,13 @@ import uvloop
 
 from reach.collector import made_to_stay
 from reach.config import Config
-from reach.config.parts import dial_settings, host_settings, kept, listen, webhook_rules
+from reach.config.parts import api_settings, dial_settings, host_settings, http_server, kept, listen, webhook_rules
 from reach.config.watching import Policies, Rules
 from reach.core.intents import Routes
 from reach.core.vocabulary import Vocabulary
 from reach.errors import ErrorClass, InvalidRequest, ReachError
-from reach.http.api import BODY_MARGIN, Api
-from reach.http.app import HttpServer, create_app, readers_of
+from reach.http.api import Api
+from reach.http.app import create_app, readers_of
 from reach.rpc.access import Admission
 from reach.rpc.interceptors import Interceptor
 from reach.rpc.principal import Authenticator, KeyAuthentication, NoAuthentication
@@ -262,11 +262,9 @@ class Node:
         self.reader.take_webhooks(rules.read)
 
     async def _start_http(self, keys: KeyStore | None) -> None:
-        server = self.config.server
-        api = Api(self._grpc.inner_calls(), 2 * server.payload_limit + BODY_MARGIN)
+        api = Api(self._grpc.inner_calls(), api_settings(self.config))
         app = create_app(self.standing.ready, self._metrics_text(), readers_of(keys), api)
-        tls = (server.tls_cert, server.tls_key) if server.tls_cert else None
-        http = HttpServer(app, server.host, server.admin_port, tls=tls, closing=api.close)
+        http = http_server(self.config, app, api.close)
         self.admin_port = http.bind()
         self._own(http.serve(), "http")
         self._stack.push_async_callback(http.stop)

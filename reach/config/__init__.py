@@ -9,6 +9,7 @@ in this package reads files or the environment for settings.
 """
 
 from reach.config.clustering import Cluster
+from reach.config.doors import Http
 from reach.config.loading import ConfigError, load
 from reach.config.outgoing import AgentAuth, Agents, Wake, WakeHook, Webhooks, WebhookSecret
 from reach.config.page import reference
@@ -37,6 +38,7 @@ __all__ = [
     "ConfigError",
     "Health",
     "Heartbeat",
+    "Http",
     "Matcher",
     "Probe",
     "Registry",

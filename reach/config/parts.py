@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from reach.config.relations import is_loopback
 from reach.config.sections import Config
@@ -11,6 +13,9 @@ from reach.config.thresholds import thresholds_of
 from reach.config.watching import Policies
 from reach.core.model import PoolKey
 from reach.errors import InvalidRequest
+from reach.http.api import BODY_MARGIN, ApiSettings
+from reach.http.app import HttpServer
+from reach.http.guard import Guard
 from reach.rpc.server import Listen
 from reach.runtime.retention import Keep
 from reach.runtime.settings import Settings
@@ -80,6 +85,22 @@ def kept(config: Config) -> Keep:
         int(results.dead_letter_hours * 3_600_000),
         results.dead_letters,
     )
+
+
+def api_settings(config: Config) -> ApiSettings:
+    """What the JSON door takes, and from whom."""
+    server = config.server
+    local = server.auth == "none" and is_loopback(server.host)
+    guard = Guard(frozenset(config.http.cors_origins), local)
+    return ApiSettings(2 * server.payload_limit + BODY_MARGIN, guard)
+
+
+def http_server(config: Config, app: Any, closing: Callable[[], Awaitable[None]]) -> HttpServer:
+    """Where and how HTTP is served; `closing` ends what is open when it stops."""
+    server = config.server
+    tls = (server.tls_cert, server.tls_key) if server.tls_cert else None
+    connections = config.http.max_connections
+    return HttpServer(app, server.host, server.admin_port, tls=tls, closing=closing, connections=connections)
 
 
 def listen(config: Config) -> Listen:

@@ -27,6 +27,11 @@ def broken_relations(config: Config) -> Iterator[Broken]:
         yield ("server.port", "server.admin_port"), f"server.port and server.admin_port are both {server.port}"
     if server.advertise and not re.fullmatch(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:/@]+):[0-9]{1,5}", server.advertise):
         yield ("server.advertise",), "server.advertise must be host:port"
+    if "*" in config.http.cors_origins and server.auth == "none":
+        text = (
+            "http.cors_origins '*' needs server.auth: any page in a browser that reaches this server could do anything"
+        )
+        yield ("http.cors_origins", "server.auth"), text
     if probe.unreachable_interval < probe.retry_interval:
         text = "probe.unreachable_interval must not be shorter than probe.retry_interval"
         yield ("probe.unreachable_interval", "probe.retry_interval"), text

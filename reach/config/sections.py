@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from reach.config.clustering import Cluster
+from reach.config.doors import Http
 from reach.config.fields import Calls, Name, PolicyName, Port, Scope, Section, Text
 from reach.config.outgoing import Agents, Wake, Webhooks
 
@@ -367,6 +368,7 @@ class Config(Section, frozen=True):
     """Everything, checked."""
 
     server: Server = Server()
+    http: Http = Http()
     storage: Storage = Storage()
     cluster: Cluster = Cluster()
     router: Router = Router()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from reach.errors import InvalidRequest, ReachError, Reason, Timeout, Unavailable
 from reach.http import sse
+from reach.http.guard import Guard
 from reach.http.messages import encode, fill, read_body
 from reach.http.problems import HEADERS, TRACE_KEY, no_such_path, problem, trace_of_call, wrong_verb
 from reach.http.routes import PREFIX, find
@@ -65,18 +66,27 @@ class Calls(Protocol):
         """Makes a call with a stream of responses. Raises ReachError."""
 
 
+class ApiSettings(NamedTuple):
+    """What the door takes, and from whom."""
+
+    body_limit: int
+    """Largest body, in bytes."""
+    guard: Guard = Guard()
+    """What browsers may do."""
+
+
 class Api:
     """See the module: an ASGI application.
 
     Args:
         calls: What is behind the door.
-        body_limit: Largest body, in bytes.
+        settings: What it takes, and from whom.
     """
 
-    def __init__(self, calls: Calls, body_limit: int) -> None:
+    def __init__(self, calls: Calls, settings: ApiSettings) -> None:
         self._calls = calls
         self.scopes = calls.scopes
-        self._body_limit = body_limit
+        self.settings = settings
         self._closing = False
         self._calling: set[asyncio.Future[Any]] = set()
         self._streams: set[asyncio.Future[Any]] = set()
@@ -113,7 +123,7 @@ class Api:
         try:
             if self._closing:
                 raise _stopping()
-            _check_origin(scope["method"], headers)
+            self.settings.guard.check(scope["method"], headers)
             body = await self._body(headers, receive) if scope["method"] == "POST" else b""
             query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="strict")
             asked = ask(Heard(body, headers, query, given))
@@ -137,7 +147,7 @@ class Api:
         if headers.get("content-encoding", "identity") != "identity":
             raise _Refused(415, InvalidRequest("bodies are taken uncompressed only", Reason.MALFORMED_MESSAGE))
         told = headers.get("content-length", "0")
-        if told.isdigit() and int(told) > self._body_limit:
+        if told.isdigit() and int(told) > self.settings.body_limit:
             raise self._too_large()
         body = bytearray()
         try:
@@ -147,7 +157,7 @@ class Api:
                     if message["type"] == "http.disconnect":
                         raise _Refused(400, InvalidRequest("the body ended early", Reason.MALFORMED_MESSAGE))
                     body += message.get("body", b"")
-                    if len(body) > self._body_limit:
+                    if len(body) > self.settings.body_limit:
                         raise self._too_large()
                     if not message.get("more_body"):
                         return bytes(body)
@@ -156,8 +166,8 @@ class Api:
             raise _Refused(408, slow) from None
 
     def _too_large(self) -> _Refused:
-        message = f"the body is over {self._body_limit} bytes"
-        return _Refused(413, InvalidRequest(message, Reason.PAYLOAD_TOO_LARGE, limit=str(self._body_limit)))
+        message = f"the body is over {self.settings.body_limit} bytes"
+        return _Refused(413, InvalidRequest(message, Reason.PAYLOAD_TOO_LARGE, limit=str(self.settings.body_limit)))
 
     async def _answer(
         self, asked: Asked, caller: tuple[str, str, str], scope: Scope, receive: Receive, send: Send
@@ -229,14 +239,6 @@ async def _gone(receive: Receive) -> None:
     message: Message = {"type": ""}
     while message["type"] != "http.disconnect":
         message = await receive()
-
-
-def _check_origin(verb: str, headers: Headers) -> None:
-    """A page of another site must not make a browser act here: browsers say where such a request comes from."""
-    origin = headers.get("origin")
-    if origin is None or verb == "GET" or urlsplit(origin).netloc == headers.get("host", ""):
-        return
-    raise InvalidRequest("pages of other sites may not call this server", Reason.PERMISSION_DENIED)
 
 
 def _raw_path(scope: Scope) -> str:

@@ -48,7 +48,8 @@ MetricsText = Callable[[], bytes]
 MayRead = Callable[[str], bool]
 """Whether the `Authorization` header (empty if there is none) opens `/metrics`."""
 
-_CONNECTIONS: Final = 1_000
+CONNECTIONS: Final = 1_000
+"""Connections at the same time, where nothing else is said."""
 _HEADER_BYTES: Final = 16_384
 _GRACE_S: Final = 2
 
@@ -98,7 +99,8 @@ def create_app(
         routes.append(Route("/metrics", measured))
     if api is not None:
         routes += [Mount(PREFIX, app=api), *known_routes(api), *described(api.scopes)]
-    return Starlette(routes=routes, exception_handlers={HTTPException: failed})
+    middleware = api.settings.guard.middleware() if api is not None else []
+    return Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: failed})
 
 
 def _json(body: Mapping[str, object], status: int = 200) -> Response:
@@ -136,8 +138,10 @@ class HttpServer:
         *,
         tls: tuple[str, str] | None = None,
         closing: Callable[[], Awaitable[None]] | None = None,
+        connections: int = CONNECTIONS,
     ) -> None:
-        """`tls` names the files of certificate chain and key (PEM); `closing` ends what is open when this stops."""
+        """`tls` names the files of certificate chain and key (PEM); `closing` ends what is open when this stops;
+        of more than so many `connections` each is answered with 503."""
         self._closing = closing
         self._host = host
         self._port = port
@@ -154,7 +158,7 @@ class HttpServer:
                 log_level="warning",
                 access_log=False,
                 server_header=False,
-                limit_concurrency=_CONNECTIONS,
+                limit_concurrency=connections,
                 timeout_keep_alive=15,
                 timeout_graceful_shutdown=_GRACE_S,
                 h11_max_incomplete_event_size=_HEADER_BYTES,

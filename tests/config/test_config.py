@@ -292,6 +292,15 @@ def test_gov_2_what_does_not_fit_together_is_refused(pem, overrides, words):
     assert [word for word in words if word not in problems] == []
 
 
+def test_gov_2_all_pages_of_the_world_may_call_only_with_a_key():
+    problems = "\n".join(refused(None, None, {"http.cors_origins": ["*"]}))
+    assert "http.cors_origins '*' needs server.auth" in problems
+    load(None, HOME, {"http.cors_origins": ["*"], "server.auth": "keys"})
+    load(None, HOME, {"http.cors_origins": ["https://console.example:8443"]})
+    for wrong in ("console.example", "https://a.example/path", "https://a@b.example", "https://*.example"):
+        assert refused(None, None, {"http.cors_origins": [wrong]}), wrong
+
+
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -146,7 +146,7 @@ async def test_A17_a_reader_that_is_reset_frees_everything_within_a_second(http,
     gate = node._grpc._entrance.gates[Admission.STREAMS]
     before = gate.held
     reader, writer = await asyncio.open_connection("127.0.0.1", node.admin_port)
-    writer.write(f"GET /v1/tasks/{task_id}/events HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+    writer.write(f"GET /v1/tasks/{task_id}/events HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
     async with asyncio.timeout(TIMEOUT):
         await reader.readuntil(b"event: started")
         assert gate.held == before + 1
