@@ -71,7 +71,6 @@ class AgentMerge:
         self._before: dict[str, set[str]] = {}
         """What a node had that tells all anew, and has not told again."""
         self._in_sync = False
-        self._lost: set[str] = set()
 
     def request(self, node: str) -> registry_pb2.WatchAgentsRequest:
         """See Merge."""
@@ -85,18 +84,15 @@ class AgentMerge:
         told = registry_pb2.WatchAgentsResponse()
         if isinstance(came, bytes):
             told = registry_pb2.WatchAgentsResponse.FromString(came)
-            self._lost.discard(node)
             self._heard(node, told)
         elif came is None:
             told.lost_nodes.extend(sorted(self._silent))
             self._silent.clear()
         elif came.gone:
             self._cursors.pop(node, None)
-            self._lost.discard(node)
             told.removed.extend(self._gone(node, self._of(node)))
         else:
             self._silent.discard(node)
-            self._lost.add(node)
             told.lost_nodes.append(node)
         told.in_sync = not self._silent and not self._in_sync
         self._in_sync = not self._silent

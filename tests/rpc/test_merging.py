@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from agentreach.v1 import ops_pb2, registry_pb2, session_pb2, task_pb2
 from reach.rpc import merging, registry, session
+from reach.rpc.merged_watches import AgentMerge, composed, read_cursor
 from reach.rpc.merging import add_info, merged_agents, merged_drains, merged_sessions
+from reach.rpc.watches import HERE, Lost, StartAnew
 from reach.wire.requests import session_name
 
 Agents = list[list[tuple[str, str]]]
@@ -134,3 +137,75 @@ def test_CLU_1_figures_of_all_nodes_are_added_and_drained_instances_named_in_ord
     assert (whole.agents, whole.open_tasks, whole.node_id) == (6, 60, "here")
     drains = [registry_pb2.DrainResponse(instance_ids=ids).SerializeToString() for ids in (["c", "a"], [], ["b"])]
     assert merged_drains(registry_pb2.DrainRequest(), drains).instance_ids == ["a", "b", "c"]
+
+
+def told(*agents: str, **fields: Any) -> bytes:
+    """What one node tells of its agents."""
+    made = registry_pb2.WatchAgentsResponse(**fields)
+    for name in agents:
+        made.agents.add().registration.instance_id = name
+    return made.SerializeToString()
+
+
+def merge_of(*others: str, cursor: str = "") -> AgentMerge:
+    return AgentMerge(registry_pb2.WatchAgentsRequest(cursor=cursor), "a", others)
+
+
+def only(answers: list[registry_pb2.WatchAgentsResponse]) -> registry_pb2.WatchAgentsResponse:
+    (answer,) = answers
+    return answer
+
+
+def test_REG_9_a_watch_of_all_nodes_begins_anew_once_and_has_a_cursor_once_all_have_told() -> None:
+    merge = merge_of("b")
+    first = only(merge.take(HERE, told("x", reset=True, in_sync=True, cursor="a1")))
+    assert (first.reset, first.in_sync, first.cursor) == (True, False, ""), "it could not be resumed there"
+    second = only(merge.take("b", told("y", reset=True, in_sync=True, cursor="b1")))
+    assert (second.reset, second.in_sync, read_cursor(second.cursor)) == (False, True, {"a": "a1", "b": "b1"})
+    third = only(merge.take("b", told("z", cursor="b2")))
+    assert (third.reset, third.in_sync, read_cursor(third.cursor)) == (False, False, {"a": "a1", "b": "b2"})
+    assert only(merge.take("b", told("z", in_sync=True))).cursor == "", "nothing to go on from"
+    assert merge.take("b", told()) == [], "what says nothing is not told"
+
+
+def test_REG_9_a_watch_that_resumes_tells_only_what_has_changed_and_begins_anew_if_a_node_cannot() -> None:
+    cursor = composed({"a": "a1", "b": "b1"})
+    merge = merge_of("b", cursor=cursor)
+    assert (merge.request(HERE).cursor, merge.request("b").cursor) == ("a1", "b1")
+    assert not only(merge.take(HERE, told("x", in_sync=True, cursor="a2"))).reset
+    with pytest.raises(StartAnew):
+        merge.take("b", told("y", reset=True))
+    merge = merge_of("b", cursor=cursor)
+    merge.take(HERE, told(in_sync=True, cursor="a2"))
+    assert only(merge.take("b", told(in_sync=True, cursor="b2"))).in_sync
+    again = only(merge.take("b", told("y", reset=True)))
+    assert not again.reset, "later, what it tells anew is compared with what it had"
+
+
+def test_REG_9_what_a_node_that_begins_anew_tells_again_is_not_gone() -> None:
+    merge = merge_of("b")
+    merge.take(HERE, told("x", in_sync=True, cursor="a1"))
+    merge.take("b", told("x", "y", "z", in_sync=True, cursor="b1"))
+    assert list(only(merge.take("b", told("y", reset=True))).removed) == []
+    answer = only(merge.take("b", told(cursor="b2")))
+    assert list(answer.removed) == ["z"], "x is at another node as well"
+    assert list(only(merge.take(HERE, told(removed=["x", "never"], cursor="a2"))).removed) == ["x", "never"]
+    assert list(only(merge.take("b", told(removed=["y"], cursor="b3"))).removed) == ["y"]
+
+
+def test_CLU_1_a_node_that_is_gone_is_in_no_cursor_and_its_agents_are_gone_unless_others_have_them() -> None:
+    merge = merge_of("b")
+    merge.take(HERE, told("x", in_sync=True, cursor="a1"))
+    merge.take("b", told("x", "y", in_sync=True, cursor="b1"))
+    assert list(only(merge.take("b", Lost(False))).lost_nodes) == ["b"]
+    assert list(only(merge.take("b", Lost(True))).removed) == ["y"]
+    assert read_cursor(only(merge.take(HERE, told("z", cursor="a2"))).cursor) == {"a": "a2"}
+
+
+@pytest.mark.parametrize("cursor", ["", "mine", "n.", "n.!", "n." + "W10=", "n." + "eyJhIjogMX0=", "n." + "InRleHQi"])
+def test_REG_9_a_cursor_that_is_none_begins_anew(cursor: str) -> None:
+    """Not base64, no JSON, a list, a number in it, a text."""
+    assert read_cursor(cursor) == {}
+    merge = merge_of("b", cursor=cursor)
+    assert merge.request("b").cursor == ""
+    assert only(merge.take(HERE, told("x", in_sync=True, cursor="a1"))).reset
