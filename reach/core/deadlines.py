@@ -100,6 +100,11 @@ class Deadlines:
         else:
             self.arm(task, turn)
 
+    def started(self, task: Task, turn: Turn) -> None:
+        """The attempt runs, and each of its limits is later than before: a timer that comes soon will look at them."""
+        if not self.pool.wheel.comes(task, turn.now_ms + LOOK_MS):
+            self.arm(task, turn)
+
     def due(self, task: Task, turn: Turn) -> None:
         """A deadline of the task may have come."""
         now = turn.now_ms

@@ -164,7 +164,7 @@ class Delivery:
         if task.session:
             self.pool.handoffs.taken_up(task, turn)
         self.touch(task)
-        self.pool.deadlines.arm(task, turn)
+        self.pool.deadlines.started(task, turn)
 
     def touch(self, task: Task) -> None:
         """Its readers have something to read when the step ends."""

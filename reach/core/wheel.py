@@ -51,6 +51,11 @@ class TimerWheel:
             self._slots[entry.timer_slot].pop(id(entry), None)
             entry.timer_slot = 0
 
+    @staticmethod
+    def comes(entry: Timed, by_ms: int) -> bool:
+        """Whether `entry` has a deadline that is met by then."""
+        return 0 < entry.timer_slot * SLOT_MS <= by_ms + SLOT_MS
+
     def due(self, now_ms: int) -> list[Timed]:
         """Takes out all entries whose deadline has come, earliest slot first."""
         entries: list[Timed] = []

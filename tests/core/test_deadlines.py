@@ -30,6 +30,22 @@ def test_A15_a_short_limit_of_a_new_attempt_is_met(limit, limit_ms):
     assert outcome_of(task).fault.reason is Reason[limit.upper()]
 
 
+@pytest.mark.parametrize("limit", ["start_to_close", "silence"])
+@pytest.mark.parametrize("limit_ms", [100, 999, 1_000, 1_001, 5_000])
+@pytest.mark.parametrize("after_ms", [50, 980])
+def test_A15_the_limit_of_an_attempt_that_was_taken_up_later_is_met(limit, limit_ms, after_ms):
+    """It keeps the timer of its offer, if that comes soon."""
+    shell, _ = one_agent()
+    task = shell.submit(retry=POLICIES["never"], **{f"{limit}_ms": limit_ms})
+    after_ms = min(after_ms, limit_ms - 20)
+    shell.advance(after_ms)
+    shell.take_up(task)
+    shell.advance(limit_ms - SLOT_MS)
+    assert task.state is TaskState.RUNNING
+    shell.advance(2 * SLOT_MS)
+    assert outcome_of(task).fault.reason is Reason[limit.upper()]
+
+
 def test_schedule_to_start_of_a_task_that_waits():
     shell = Shell()
     task = shell.submit(schedule_to_start_ms=2_000)

@@ -45,6 +45,15 @@ def test_what_is_disarmed_never_comes_and_may_be_disarmed_twice():
     assert wheel.due(100) == [entry]
 
 
+def test_it_is_known_whether_a_deadline_comes_in_time():
+    wheel, entry = TimerWheel(), Entry()
+    assert not wheel.comes(entry, 1_000), "it has none"
+    wheel.arm(entry, 500)
+    assert wheel.comes(entry, 1_000)
+    assert wheel.comes(entry, 500)
+    assert not wheel.comes(entry, 400)
+
+
 def test_a_deadline_in_the_past_is_due_at_once():
     wheel, entry = TimerWheel(), Entry()
     wheel.arm(entry, -5)
