@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agentreach.v1 import error_pb2, event_pb2, payload_pb2, task_pb2
-from reach.core.decision_record import Record
-from reach.core.dialogue import Question
-from reach.core.history import PastAttempt
 from reach.core.model import Content, Fault, Outcome, Task, TaskState
 from reach.core.stream import Delta, Gap, Kind, size_in_bytes
 from reach.errors import Reason
 from reach.wire.status import METADATA_ENTRIES, bounded_metadata, bounded_text
+
+if TYPE_CHECKING:  # the SDK loads this, and needs none of them
+    from reach.core.decision_record import Record
+    from reach.core.dialogue import Question
+    from reach.core.history import PastAttempt
 
 MAX_UINT64 = (1 << 64) - 1
 

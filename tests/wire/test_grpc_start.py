@@ -63,6 +63,21 @@ def test_fewer_threads_are_woken_by_what_comes_from_the_network() -> None:
         assert variable == "None", "children have their own gRPC"
 
 
+def test_the_version_is_known_without_loading_what_knows_all_of_them() -> None:
+    """To load `importlib.metadata` takes a tenth of the time in which an agent starts."""
+    code = """
+import sys
+from reach import Agent
+from reach.wire import grpc_start
+print("importlib.metadata" in sys.modules, grpc_start.version())
+import importlib.metadata
+print(importlib.metadata.version("grpcio"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded, ours, theirs = done.stdout.split()
+    assert (loaded, ours) == ("False", theirs)
+
+
 def test_whoever_chose_keeps_it() -> None:
     assert run("import reach.sdk", GRPC_EXPERIMENTS="event_engine_client")[1] == "event_engine_client"
     code = "import grpc; from reach.wire import grpc_start; print(grpc_start.start())"
