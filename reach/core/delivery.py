@@ -184,7 +184,7 @@ class Delivery:
         if instance is not None:
             if instance.running.pop(task.key, None) is not None:
                 instance.inflight -= task.cost
-                self.pool.router.place(instance)
+                self.pool.router.freed(instance)
                 self.pool.slot_freed = True
             else:
                 self.pool.questions.released(task)

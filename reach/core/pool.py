@@ -164,6 +164,7 @@ class Pool:
                 pump(self, turn)
             if self.backlog.told:
                 self.backlog.look(turn)
+        self.router.place_freed()
         if self.dirty:
             for task in self.dirty.values():
                 flush(task, turn)

@@ -44,9 +44,9 @@ class Roster:
     """The instances of one pool, as routing sees them."""
 
     __slots__ = (
-        "_band_of", "_blocked", "_free_bits", "_indexes", "_masks", "_others", "_turns", "bands", "canary", "decisions",
-        "declared", "figures", "filters", "instances", "judges_methods", "lanes", "main", "now_ms", "overcommit",
-        "policies", "policy", "probing", "sessions_full", "slow_start",
+        "_band_of", "_blocked", "_free_bits", "_freed", "_indexes", "_masks", "_others", "_turns", "bands", "canary",
+        "decisions", "declared", "figures", "filters", "instances", "judges_methods", "lanes", "main", "now_ms",
+        "overcommit", "policies", "policy", "probing", "sessions_full", "slow_start",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +87,8 @@ class Roster:
         """Those in lane OUT, by what blocks them."""
         self.bands: dict[int, int] = {}
         """Instances by priority (RTE-11)."""
+        self._freed: dict[int, Instance] = {}
+        """Those that have more room than they are placed by, by bit."""
         self._band_of: list[int] = []
         self._free_bits: list[int] = []
         self._turns: dict[tuple[str, Requirement], int] = {}
@@ -196,6 +198,18 @@ class Roster:
             self.main.put(instance)
         for index in self._others:
             index.stale[instance.bit] = None
+
+    def freed(self, instance: Instance) -> None:
+        """As `place`, for an instance that has slots back: it is placed once for all that come back until somebody
+        looks who has room, for outcomes come many at a time."""
+        self._freed[instance.bit] = instance
+
+    def place_freed(self) -> None:
+        """To be called at the end of each step; within one, whoever looks who has room calls it first."""
+        if self._freed:
+            freed, self._freed = self._freed, {}
+            for instance in freed.values():
+                self.place(instance)
 
     def may_probe(self, instance: Instance, yes: bool) -> None:
         """Whether the next task that fits may show if the open circuit of an instance can be closed."""

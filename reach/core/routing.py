@@ -67,6 +67,8 @@ class Router(Choosing):
             version: The version that the session began with: preferred, and no canary's business.
         """
         self.decisions += 1
+        if self._freed:
+            self.place_freed()
         policy = policy or self.policy
         static = self.filters.static(requirement)
         eligible, then = static.mask, 0
@@ -224,6 +226,7 @@ class Router(Choosing):
 
     def has_room(self) -> bool:
         """Whether any instance could take anything; one that drains may, of the sessions that it has."""
+        self.place_freed()
         return bool(self._masks[_FREE] or self._masks[_OVER] or self.probing or "draining" in self._blocked)
 
     def matches(self, instance: Instance, requirement: Requirement) -> bool:

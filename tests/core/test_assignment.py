@@ -24,6 +24,19 @@ def test_a_freed_slot_goes_to_who_waited_not_to_who_comes_in_the_same_step():
         assert newcomer.state is TaskState.DELIVERED
 
 
+def test_slots_that_come_back_in_one_step_count_for_who_comes_behind_them_and_for_all_who_look_afterwards():
+    shell = Shell()
+    shell.join(slots=2)
+    first, second, third = shell.submit(), shell.submit(), shell.task()
+    room = lambda: shell.pool.router.room(Requirement())[0]  # noqa: E731
+    assert room() == 0
+    sends = shell.step(shell.reported(first), ev.Submitted(third, shell.reader()))
+    assert [offer.task for offer in of(sends, Offer)] == [third]
+    assert room() == 0
+    shell.step(shell.reported(second), shell.reported(third))
+    assert room() == 2
+
+
 def test_a_newcomer_goes_at_once_where_who_waits_cannot():
     shell = Shell()
     shell.join("one")
