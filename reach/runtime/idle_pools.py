@@ -1,7 +1,8 @@
 """Pools that nobody needs any more are dropped (REG-11): types that were tried once must not fill the memory.
 
 A pool goes when it has had no instances, no open tasks, no readers, no live pins and no mail, twice in a row. Its
-finished tasks leave the memory with it; the journal has them. A pool that is needed again is made again.
+finished tasks leave the memory with it; the journal has them. For those that it does not have, the volatile ones, their
+pool waits until their time is over. A pool that is needed again is made again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class IdlePools:
         for key, task in host.tasks.items() if idle else ():
             if task.pool is None or task.pool.key not in idle:
                 continue
-            if task.outcome is None or task.waiters or (task.log is not None and task.log.readers):
+            reads = task.waiters or (task.log is not None and task.log.readers)
+            if task.outcome is None or task.volatile or reads:
                 del idle[task.pool.key]
             else:
                 ended.setdefault(task.pool.key, []).append(key)

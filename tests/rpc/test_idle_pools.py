@@ -57,3 +57,16 @@ async def test_REG_5_beyond_the_bound_tasks_for_unknown_types_share_a_pool_and_s
     assert offer.task.task_id == task_id
     await agent.serve(offer, "done")
     await agent.close()
+
+
+async def test_DLV_0_a_volatile_task_that_ended_is_remembered_though_nobody_needs_its_pool(node, stubs):
+    """Found by seed 6030562: a pool that was idle, had a volatile task for a moment, and was idle again."""
+    idle = IdlePools(node.host)
+    name = unique("short")
+    task = {"task_id": name, "selector": {"agent_type": name}, "durability": pb.DURABILITY_VOLATILE}
+    await stubs.dispatch.Dispatch(pb.DispatchRequest(task=task))
+    await stubs.dispatch.CancelTask(pb.CancelTaskRequest(task_id=name))
+    for _ in range(3):
+        idle.drop()
+    again = await stubs.dispatch.Dispatch(pb.DispatchRequest(task=task))
+    assert (again.state, again.deduplicated) == (pb.TASK_STATE_CANCELLED, True)

@@ -118,3 +118,18 @@ def test_what_is_right_is_let_pass() -> None:
     h.write(outbox_done=[DONE])
     h.checker.webhooks.finish()
     assert h.found == []
+
+
+def test_what_is_told_late_of_a_task_that_was_removed_says_nothing_of_the_next_one_of_its_id() -> None:
+    """Found by seed 6030560."""
+    h = History()
+    h.accept()
+    h.end()
+    h.checker.forget_row(1)
+    h.told(KEY, "wh_1", END)  # it was on its way
+    h.write(tasks=[task_row(2)._replace(spec=b"https://hook-a/acme")])
+    h.write(outcomes=[outcome_row(state=TaskState.FAILED)._replace(row=2)])
+    h.told(KEY, "wh_2", str(int(TaskState.FAILED)))
+    assert h.found == []
+    h.told(KEY, "wh_3", str(int(TaskState.FAILED)))
+    assert h.found == ["WEBHOOKS_HAVE_ONE_NAME"]

@@ -85,7 +85,8 @@ class WebhookTruth:
         """A receiver got a delivery."""
         violate = self._checker.violate
         if self._past.get(key) == state:  # of the task that had the id before, or of the one that has it now
-            self._names.setdefault(key, name)
+            if self._ends.get(key) == state:
+                self._names.setdefault(key, name)
             return
         if key not in self._wanted:
             violate("WEBHOOKS_ARE_WANTED", key, "nobody asked to be told of it")
