@@ -8,7 +8,6 @@ import pytest
 import pytest_asyncio
 
 from agentreach.internal.v1 import peer_pb2
-from reach.rpc import far_tasks
 from tests.rpc.nodes import agent_of, owned, spec
 from tests.rpc.peers import TIMEOUT, key_of, pb, unique
 from tests.rpc.shared_nodes import SharedCluster, owned_by, shared_cluster
@@ -111,7 +110,6 @@ async def test_CLU_1_a_node_that_does_not_answer_is_named_and_its_tasks_are_told
 ):
     label = unique("label")
     expected = await stand(nodes, label)
-    monkeypatch.setattr(far_tasks, "SECONDS", 0.2)
     monkeypatch.setattr(nodes["three"].host, "settled", _never)
     answer = await listed(nodes, "one", label)
     assert list(answer.lost_nodes) == ["three"]

@@ -12,6 +12,7 @@ from reach.core.model import PoolKey
 from reach.rpc import link_end, peer_service, proxy, tunnel
 from reach.rpc.branches import Branches
 from reach.rpc.peer_messages import placing_from
+from reach.runtime import rooms
 from tests.rpc.nodes import owned, serve, spec, until
 from tests.rpc.peers import TIMEOUT, AgentByHand, CallerByHand, pb, reason_name, refusal, retry_in, running, unique
 from tests.rpc.peers import Stubs as StubsOf
@@ -151,6 +152,7 @@ async def test_RTE_15_when_all_are_full_it_is_refused_with_the_time_to_come_back
 
 
 async def test_RTE_15_what_was_found_full_is_not_asked_again_at_once(nodes, monkeypatch):
+    monkeypatch.setattr(rooms, "FOUND_FULL_MS", 60_000)
     ready = await pools_at(nodes, "two", "three")
     await fill(nodes, ready.types[0], "two")
     await dispatch(nodes, "one", ready.spec())

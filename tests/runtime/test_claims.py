@@ -14,6 +14,7 @@ from reach.core.model import FIRST_TERMINAL, PoolKey, TaskState
 from reach.core.placement import shard_of
 from reach.core.stream import Interest
 from reach.errors import Reason
+from reach.runtime import claims
 from reach.runtime.claims import LEARN_MS, SURE_MS
 from reach.runtime.moving import take
 from reach.wire.agents import read_registration
@@ -83,9 +84,13 @@ def said_of_losses(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("who_knows_first", ["owner", "heir"])
 async def test_CLU_4_a_shard_that_was_to_move_is_no_warning_though_its_heir_was_sooner(
-    nodes: tuple[Node, Node], caplog: pytest.LogCaptureFixture, who_knows_first: str
+    nodes: tuple[Node, Node],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    who_knows_first: str,
 ) -> None:
     """An operator who reads of void decisions looks for a node that hangs."""
+    monkeypatch.setattr(claims, "LEARN_MS", 60_000)
     caplog.set_level("INFO")
     one, two = nodes
     rest = frozenset(ALL) - {NOBODY}
