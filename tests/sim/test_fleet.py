@@ -10,7 +10,8 @@ import pytest
 from agentreach.v1 import agent_pb2
 from reach.core.canary import Stage
 from reach.core.model import Instance, PoolKey, Profile
-from reach.core.rows import AgentGone, AgentRow
+from reach.core.rows import AgentGone, AgentRow, TaskRow
+from reach.testing.sim.loop import WALL_EPOCH_MS
 from tests.sim.history import KEY, History, Planted, task_row
 
 PLANTED = Planted()
@@ -38,6 +39,11 @@ def drain(h: History, now: float = 0.0) -> None:
     h.checker.now = lambda: now
 
 
+def of_a_session(at: float, row: int = 1, task_id: str = KEY[1]) -> TaskRow:
+    """A task of a session, whose attempt was decided at a time."""
+    return task_row(row)._replace(task_id=task_id, session="s", accepted_wall_ms=WALL_EPOCH_MS + int(1_000 * at))
+
+
 @PLANTED("DRAINED_TAKES_NOTHING")
 def who_is_drained_gets_a_task(h: History) -> None:
     drain(h)
@@ -47,7 +53,7 @@ def who_is_drained_gets_a_task(h: History) -> None:
 @PLANTED("DRAINED_TAKES_NOTHING")
 def who_is_drained_keeps_its_sessions_for_ever(h: History) -> None:
     drain(h, 5.1)
-    h.write(tasks=[task_row()._replace(session="s")])
+    h.write(tasks=[of_a_session(5.1)])
 
 
 @PLANTED("DECISIONS_ARE_WRITTEN")
@@ -69,8 +75,8 @@ def test_a_planted_violation_is_found(name: str) -> None:
 
 def test_who_is_drained_has_its_sessions_for_a_while_and_all_again_once_that_is_undone() -> None:
     h = History()
-    drain(h, 4.9)
-    h.write(tasks=[task_row()._replace(session="s")])
+    drain(h, 6.0)
+    h.write(tasks=[of_a_session(4.9)])  # it took long until it was kept
     asked = h.checker.fleet.drain_asked("one")
     h.checker.fleet.undrained("one")
     h.checker.fleet.drained("one", asked)  # its word comes late
@@ -83,11 +89,10 @@ def test_who_is_drained_once_more_has_its_sessions_for_as_long_again() -> None:
     h = History()
     drain(h, 5.1)
     asked = h.checker.fleet.drain_asked("one")
-    h.write(tasks=[task_row()._replace(session="s")])
+    h.write(tasks=[of_a_session(5.1)])
     assert h.checker.violations == []
     h.checker.fleet.drained("one", asked)
-    h.checker.now = lambda: 10.2
-    h.write(tasks=[task_row(2)._replace(task_id="other", session="s")])
+    h.write(tasks=[of_a_session(10.2, 2, "other")])
     assert [one.name for one in h.checker.violations] == ["DRAINED_TAKES_NOTHING"]
 
 

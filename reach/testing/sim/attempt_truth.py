@@ -20,8 +20,8 @@ class AttemptTruth:
 
     # -- the journal --------------------------------------------------------------------------------------------------
 
-    def begun(self, key: TaskKey, number: int, instance: str, reserved: int) -> None:
-        """An attempt is durable, with the event numbers that are reserved by now."""
+    def begun(self, key: TaskKey, number: int, instance: str, reserved: int, offered_wall_ms: int) -> None:
+        """An attempt is durable, with the event numbers that are reserved by now, and when it was decided."""
         known = self._checker.tasks[key]
         known.reserved = max(known.reserved, reserved)
         before = known.attempts.get(number)
@@ -37,7 +37,7 @@ class AttemptTruth:
         if known.outcome is not None:
             self._violate("NOT_RUN_AGAIN", key, f"attempt {number} began after the task had ended")
         known.attempts[number] = instance
-        self._checker.fleet.begun(key, number, instance)
+        self._checker.fleet.begun(key, number, instance, offered_wall_ms)
 
     def effect(self, key: TaskKey, number: int) -> None:
         """The grant of the effect to an attempt is durable; a negative number: it was handed back."""

@@ -105,7 +105,7 @@ class Checker:
                 self.tasks[key].failed.add(failure.number)
         for attempt in writes.attempts:
             if (key := rows.get(attempt.row)) is not None:
-                self.attempts.begun(key, attempt.number, attempt.instance_id, attempt.reserved)
+                self.attempts.begun(key, attempt.number, attempt.instance_id, attempt.reserved, attempt.offered_wall_ms)
         self._others(writes)
 
     def _others(self, writes: Writes) -> None:
@@ -144,7 +144,7 @@ class Checker:
         self.trees.written(key, row)
         known.reserved = max(known.reserved, row.reserved)
         if row.attempt:
-            self.attempts.begun(key, row.attempt, row.instance_id, row.reserved)
+            self.attempts.begun(key, row.attempt, row.instance_id, row.reserved, row.accepted_wall_ms)
 
     def _outcome(self, key: TaskKey, row: OutcomeRow) -> None:
         known = self.tasks[key]

@@ -10,6 +10,7 @@ from agentreach.v1 import agent_pb2
 from reach.core.canary import Stage
 from reach.core.model import Instance, TaskKey
 from reach.core.rows import AgentRow, Writes
+from reach.testing.sim.loop import WALL_EPOCH_MS
 
 if TYPE_CHECKING:
     from reach.runtime.host import Host
@@ -61,12 +62,12 @@ class FleetTruth:
         self._orders[instance_id] = self._orders.get(instance_id, 0) + 1
         self._drained.pop(instance_id, None)
 
-    def begun(self, key: TaskKey, number: int, instance_id: str) -> None:
-        """An attempt at an instance is durable."""
+    def begun(self, key: TaskKey, number: int, instance_id: str, offered_wall_ms: int) -> None:
+        """An attempt at an instance is durable. When it was decided counts: the journal may have taken long."""
         since = self._drained.get(instance_id)
         if since is None:
             return
-        late = 1_000 * (self._checker.now() - since) > DRAIN_MS and not self._checker.keeping.clock_leaps
+        late = offered_wall_ms - WALL_EPOCH_MS - 1_000 * since > DRAIN_MS and not self._checker.keeping.clock_leaps
         if late or not self._checker.sessions.of(key):
             self._checker.violate("DRAINED_TAKES_NOTHING", key, f"#{number} begins at {instance_id}, which is drained")
 
