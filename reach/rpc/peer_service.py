@@ -17,12 +17,12 @@ from reach.rpc import far_tasks, peer_version
 from reach.rpc.access import TABLE
 from reach.rpc.far_sessions import tell
 from reach.rpc.link_end import LinkEnd
-from reach.rpc.peer_messages import placing_from, pool_name, principal_from, spill_of
+from reach.rpc.peer_messages import placing_from, pool_name, principal_from, spill_of, unavailable
 from reach.rpc.peer_secret import KEY
 from reach.rpc.peers import Peers
 from reach.rpc.pings import Pings
 from reach.rpc.principal import set_principal
-from reach.rpc.proxy import placed_in
+from reach.rpc.proxy import MERGED, placed_in
 from reach.rpc.services import Services
 from reach.runtime.elsewhere import Elsewhere
 from reach.telemetry.tracing import set_current_trace
@@ -102,6 +102,8 @@ class PeerServicer(peer_pb2_grpc.PeerServiceServicer):
         set_principal(principal)
         set_current_trace(self._services.tracing.accept(request.traceparent))
         placing = placing_from(request, brought=True)
+        if request.method in MERGED and not self._services.host.is_whole():
+            raise unavailable("shards are on their way to this node: its part would lack what they hold")
         try:
             message = behaviour.request.FromString(request.request)
         except DecodeError:

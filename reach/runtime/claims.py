@@ -79,6 +79,7 @@ class Claims:
         self._doubted: list[Callable[[], object]] = []
         """What is to be done once what is owned is confirmed."""
         host.certainly = self.certainly
+        host.is_whole = lambda: not self._takeovers
         host.committer.doubt = self.is_in_doubt
         host.committer.on_lost = self._lost
 

@@ -56,6 +56,8 @@ class Host(Pools):
         self.notes = notes
         self.owners: Owners = AllOurs()
         """Which shards are this node's."""
+        self.is_whole: Callable[[], bool] = lambda: True
+        """Whether all that this node is to own is here: else what it tells of its part would lack some."""
         self.on_taken: Callable[[], object] = lambda: None
         """Called when shards have come while the node runs."""
         self.on_joined: Callable[[], object] = lambda: None

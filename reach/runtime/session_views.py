@@ -192,7 +192,8 @@ class SessionViews:
             for name in names:
                 self.forget_pins(name)
             await self._host.settled()
-        busy = self._host.sessions.busy().intersection(names)
+        # While shards are on their way, what is open in them is not known: then any session may have some of it.
+        busy = self._host.sessions.busy().intersection(names) if self._host.is_whole() else set(names)
         return Parts({name: view.pins for name, view in views.items() if view.pins}, busy, [self._host.last_row])
 
     def figures(self) -> dict[str, float]:

@@ -232,22 +232,31 @@ class Takeover:
 
     async def _load(self, coming: Coming) -> bool:
         """Whether all is here. False: something of it is not to come any more."""
-        journal, place = self._journal, Place()
-        following: Place | None = place
+        async with asyncio.TaskGroup() as tasks:
+            place = Place()
+            reading = tasks.create_task(self._some(coming, place))
+            while True:
+                loaded, following = await reading
+                if following is not None:  # while what has been read is brought in, the next is read
+                    reading = tasks.create_task(self._some(coming, following))
+                if not await self._in_steps(coming, coming.bring(loaded)):
+                    reading.cancel()
+                    return False
+                if place.part == 0 and (following is None or following.part):
+                    coming.all_agents()
+                if following is None:
+                    break
+                place = following
         after: int | None = 0
-        while following is not None:
-            place = following
-            loaded, following = await self._ask(partial(journal.load_some, coming.shards, place, LOADED))
-            if not await self._in_steps(coming, coming.bring(loaded)):
-                return False
-            if place.part == 0 and (following is None or following.part):
-                coming.all_agents()
         while after is not None:
-            turns = await self._ask(partial(some_turns, journal, coming.shards, after, TURNS))
+            turns = await self._ask(partial(some_turns, self._journal, coming.shards, after, TURNS))
             if not await self._in_steps(coming, coming.bring_turns(turns.ended)):
                 return False
             after = turns.after
         return await self._in_steps(coming, coming.bring_trees())
+
+    async def _some(self, coming: Coming, place: Place) -> tuple[Loaded, Place | None]:
+        return await self._ask(partial(self._journal.load_some, coming.shards, place, LOADED))
 
     @staticmethod
     async def _in_steps(coming: Coming, steps: Iterator[None]) -> bool:

@@ -16,8 +16,11 @@ from reach.store.sqlite_rows import Packed
 
 _PATIENT: Final = "set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
 """Who reads locks nothing; and between two statements tasks become objects, which may take a while."""
-_IN_ORDER: Final = "; set local enable_sort = off; set local enable_bitmapscan = off"
-"""Each part goes along the index of its keys: what a shard holds would be sorted anew for each step."""
+_IN_ORDER: Final = "; set local max_parallel_workers_per_gather = 0" + "".join(
+    f"; set local enable_{way} = off" for way in ("sort", "bitmapscan", "mergejoin", "hashjoin")
+)
+"""Each part goes along the index of its keys, from where it was: other plans begin with all that a shard holds, in each
+step anew."""
 _REVISION: Final = "select coalesce(max(value), 0) from counter where name = 'revision'"
 _TASKS: Final = (
     "select o.row, octet_length(t.spec) from open_task o join task t on t.row = o.row"

@@ -283,6 +283,33 @@ async def test_SES_2_a_session_with_an_open_task_elsewhere_lives_on(nodes, monke
     await agent.close()
 
 
+async def test_SES_2_a_session_lives_on_while_a_node_does_not_know_all_its_tasks(nodes, monkeypatch):
+    """What is open in a shard that is still loaded, nobody knows (CLU-3)."""
+    name = await home_at(nodes, "two")
+    agent = await agent_of(nodes, await owned_by(nodes, "one", owned), "one")
+    await ask(nodes, "one", agent, name, "q0", "a0")
+    one, home = nodes["one"].host, nodes["two"].host.sessions.home(name)
+    monkeypatch.setattr(one, "is_whole", lambda: False)
+    home._contexts[name].expires_ms = 1
+    await until(lambda: home._contexts[name].expires_ms > 1)
+    monkeypatch.setattr(one, "is_whole", lambda: True)
+    home._contexts[name].expires_ms = 1
+    await until(lambda: name not in home._contexts)
+    await agent.close()
+
+
+async def test_CLU_1_a_list_waits_for_shards_that_are_on_their_way_to_a_node(nodes, monkeypatch):
+    monkeypatch.setattr("reach.rpc.proxy.PATIENCE_S", 0.3)
+    monkeypatch.setattr(nodes["two"].host, "is_whole", lambda: False)
+    for call in (nodes.stubs("one").session.ListSessions(pb.ListSessionsRequest(), timeout=TIMEOUT),
+                 nodes.stubs("one").registry.ListAgents(pb.ListAgentsRequest(), timeout=TIMEOUT)):  # fmt: skip
+        code, reason, words = await refusal(call)
+        assert (code, reason) == ("UNAVAILABLE", "OWNER_UNAVAILABLE")
+        assert "on their way" in words
+    monkeypatch.setattr(nodes["two"].host, "is_whole", lambda: True)
+    await nodes.stubs("one").registry.ListAgents(pb.ListAgentsRequest(), timeout=TIMEOUT)
+
+
 async def test_CLU_1_a_list_says_which_node_does_not_answer(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("reach.rpc.proxy.PATIENCE_S", 0.3)
     async with shared_cluster(tmp_path, "one", "two") as nodes:

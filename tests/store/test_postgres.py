@@ -1,6 +1,7 @@
 """The journal on PostgreSQL where others cannot follow: locks, lost connections, restarts (HAZARDS M8 to M11)."""
 
 import asyncio
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from reach.core.rows import MoveRow
 from reach.store import postgres as postgres_journal
-from reach.store import postgres_read
+from reach.store import postgres_load, postgres_read
 from reach.store.base import StoreBroken, StoreUnavailable
 from reach.store.migrations.postgres import NEWEST
 from reach.store.postgres import PostgresJournal
@@ -294,3 +295,22 @@ def test_a_closed_link_answers_nothing(address):
     link.close()
     with pytest.raises(StoreUnavailable):
         link.ask(lambda db: db.fetchval("select 1"))
+
+
+def test_CLU_3_a_step_of_a_long_load_looks_at_no_more_than_it_brings(node, address):
+    """Found by measuring: of 200,000 tasks each step read all from the first one on."""
+    one = node()
+    one.claim([1])
+    for first in range(1, 3_001, 1_000):
+        one.commit(writes(tasks=[task(row, shard=1) for row in range(first, first + 1_000)]))
+
+    async def looked_at():
+        async with connected(address) as db:
+            await db.execute("analyze")
+            async with db.transaction():
+                await db.execute(postgres_load._PATIENT + postgres_load._IN_ORDER)
+                await db.execute(f"prepare step(int[], bigint, bigint) as {postgres_load._TASKS}")
+                plan = await db.fetchval("explain (analyze, format json) execute step('{1}', 2500, 100)")
+        return [int(rows) for rows in re.findall(r'"Actual Rows": (\d+)', plan)]
+
+    assert 100 <= max(asyncio.run(looked_at())) <= 200
