@@ -233,8 +233,9 @@ async def test_CLU_1_nodes_that_send_a_call_to_each_other_are_asked_a_few_times_
     assert 2 <= len(others.asked) <= 6, "the pauses grow"
 
 
-async def test_CLU_3_a_call_whose_place_is_lost_chooses_anew() -> None:
+async def test_CLU_3_a_call_whose_place_is_lost_chooses_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it was placed nobody is any more; somebody else may take it."""
+    monkeypatch.setattr(proxy_module, "PATIENCE_S", 10.0)  # on a busy machine too
     others = Others(two=[Elsewhere(TWO, POOL, Placing(POOL))], three=[Unreachable("it is silent")])
     behaviour = Changing(Elsewhere(TWO), unavailable("nobody owns it"), Elsewhere(THREE), b"done")
     assert await dispatch(others, behaviour) == b"done"
