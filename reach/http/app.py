@@ -15,12 +15,10 @@ import asyncio
 import errno
 import logging
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-import h11
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
@@ -28,13 +26,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from reach.errors import InvalidRequest, Reason, Unavailable
 from reach.http.api import Api
 from reach.http.known import known_routes
 from reach.http.page import described
-from reach.http.problems import HEADERS, MEDIA_TYPE, document, no_such_path, problem, wrong_verb
+from reach.http.problems import HEADERS, no_such_path, problem, wrong_verb
+from reach.http.protocol import Protocol
 from reach.http.routes import PREFIX
 from reach.store.base import KeyStore
 from reach.telemetry.exposition import CONTENT_TYPE
@@ -107,19 +105,6 @@ def _json(body: Mapping[str, object], status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, HEADERS, "application/json")
 
 
-class _Protocol(H11Protocol):
-    def send_400_response(self, msg: str) -> None:
-        """What is no HTTP, or too much of it, gets a problem like any other mistake."""
-        cause = sys.exc_info()[1]
-        status = cause.error_status_hint if isinstance(cause, h11.RemoteProtocolError) else 400
-        message = "the headers are too large" if status == 431 else "this is not a request of HTTP/1.1"
-        body = msgspec.json.encode(document(InvalidRequest(message, Reason.MALFORMED_MESSAGE), status))
-        headers = [("content-type", MEDIA_TYPE), ("content-length", str(len(body))), ("connection", "close")]
-        for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
-
-
 class _Uvicorn(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -151,7 +136,7 @@ class HttpServer:
         self._server = _Uvicorn(
             uvicorn.Config(
                 app,
-                http=_Protocol,
+                http=Protocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

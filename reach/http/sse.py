@@ -25,8 +25,6 @@ BEAT_SECONDS: Final = 15.0
 """How often a silent stream says that it is there."""
 RETRY_MS: Final = 1_000
 """When a reader whose connection broke is to come back."""
-SEND_SECONDS: Final = 60.0
-"""How long a reader may take nothing at all."""
 
 _OPEN: Final = {**HEADERS, "content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
 
@@ -93,8 +91,7 @@ class EventStream:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             data = b"retry: %d\n\n" % RETRY_MS + data
         self._last_sent = asyncio.get_running_loop().time()
-        async with asyncio.timeout(SEND_SECONDS):
-            await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": data, "more_body": True})
 
     def _events(self, response: Any) -> Iterator[bytes]:
         """One response as events: those of a task one by one, where a reader can go on behind each."""
