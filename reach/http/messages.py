@@ -23,6 +23,11 @@ PARAMETERS: Final = 256
 """Values in a query at most."""
 _PAYLOAD: Final = payload_pb2.Payload.DESCRIPTOR.full_name
 _DURATION: Final = "google.protobuf.Duration"
+_TIMES: Final = {
+    _DURATION: (-315_576_000_000, 315_576_000_000),
+    "google.protobuf.Timestamp": (-62_135_596_800, 253_402_300_799),
+}
+"""The seconds that JSON can say, of both kinds of time."""
 _SECONDS: Final = re.compile(r"-?\d{1,15}(?:\.\d{1,9})?")
 _TROUBLE: Final = (json_format.Error, ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError)
 """What a hostile document may raise: all of it is the sender's doing."""
@@ -105,11 +110,40 @@ def fill(
 
 def encode(message: Any) -> bytes:
     """A message as JSON."""
-    fields = json_format.MessageToDict(message)
+    try:
+        fields = json_format.MessageToDict(message)
+    except (json_format.Error, ValueError):
+        sayable = type(message)()
+        sayable.CopyFrom(message)
+        _say_times(sayable)
+        fields = json_format.MessageToDict(sayable)
     for field in message.DESCRIPTOR.fields:
         if field.is_repeated and not _is_map(field):
             fields.setdefault(field.json_name, [])
     return msgspec.json.encode(fields)
+
+
+def _say_times(message: Any) -> None:
+    """Makes durations and times what JSON can say. Over gRPC a caller may have given one with nanoseconds of over a
+    second, and it is kept as it came: his list of tasks must not fail for it."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if _is_map(field):
+            inner = field.message_type.fields_by_name["value"].message_type
+            several = value.values() if inner is not None else ()
+        else:
+            several = value if field.is_repeated else (value,)
+        for one in several:
+            limits = _TIMES.get(one.DESCRIPTOR.full_name)
+            if limits is None:
+                _say_times(one)
+                continue
+            nanos = min(max(one.seconds * 10**9 + one.nanos, limits[0] * 10**9), limits[1] * 10**9)
+            seconds = nanos // 10**9
+            if one.DESCRIPTOR.full_name == _DURATION and nanos < 0:
+                seconds = -(-nanos // 10**9)  # both parts of a duration have its sign
+            one.seconds, one.nanos = seconds, nanos - seconds * 10**9
 
 
 def field_named(descriptor: Descriptor, name: str) -> FieldDescriptor | None:

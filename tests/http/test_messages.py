@@ -1,0 +1,47 @@
+"""Messages as JSON: what protobuf's own mapping cannot say is said all the same."""
+
+import json
+
+import pytest
+from google.protobuf import json_format
+
+from reach.http.messages import encode
+from tests.rpc.peers import pb, unique
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos", "said"),
+    [
+        (1, 500_000_000, "1.500s"),
+        (1, 1_500_000_000, "2.500s"),
+        (0, (1 << 31) - 1, "2.147483647s"),
+        (-1, -1_500_000_000, "-2.500s"),
+        (1, -1_500_000_000, "-0.500s"),
+        (-1, 1_500_000_000, "0.500s"),
+        (1 << 62, 0, "315576000000s"),
+        (-(1 << 62), 5, "-315576000000s"),
+    ],
+)
+def test_G3_a_duration_that_is_none_is_said_as_the_nearest_one(seconds, nanos, said):
+    odd = {"seconds": seconds, "nanos": nanos}
+    message = pb.GetTaskResponse(task={"spec": {"start_delay": odd, "retry": {"delays": [{"seconds": 1}, odd]}}})
+    before = message.SerializeToString()
+    spec = json.loads(encode(message))["task"]["spec"]
+    assert (spec["startDelay"], spec["retry"]["delays"]) == (said, ["1s", said])
+    assert message.SerializeToString() == before
+    json_format.ParseDict({"task": {"spec": spec}}, pb.GetTaskResponse())
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(1 << 62, "9999-12-31T23:59:59Z"), (-(1 << 62), "0001-01-01T00:00:00Z")])
+def test_G3_a_time_beyond_all_years_is_said_as_the_last_one(seconds, said):
+    message = pb.GetTaskResponse(task={"accepted_at": {"seconds": seconds}})
+    assert json.loads(encode(message))["task"]["acceptedAt"] == said
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_G3_one_odd_task_does_not_spoil_the_list(http, stubs):
+    spec = {"task_id": unique("odd"), "selector": {"agent_id": "nobody"}, "payload": {"text": "x"}}
+    spec["timeouts"] = {"start_to_close": {"seconds": 1, "nanos": 1_500_000_000}}
+    await stubs.dispatch.Dispatch(pb.DispatchRequest(task=spec))
+    listed = await http.get("/v1/tasks", params={"view": "full"})
+    assert [row["spec"]["timeouts"] for row in listed.json()["tasks"]] == [{"startToClose": "2.500s"}]
