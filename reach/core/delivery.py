@@ -49,7 +49,7 @@ class Delivery:
         pool = self.pool
         known = pool.tasks.get(task.key)
         if known is not None and known.row:
-            self._accept_again(known, task, reader, turn)
+            self.accept_again(known, task, reader, turn)
             return
         task.pool = pool
         if not pool.queue.has_room(task.size):
@@ -110,7 +110,8 @@ class Delivery:
             task.decision if task.attempt else None,
         )
 
-    def _accept_again(self, known: Task, task: Task, reader: Reader, turn: Turn) -> None:
+    def accept_again(self, known: Task, task: Task, reader: Reader, turn: Turn) -> None:
+        """Answers for a task that is here, if it is the same."""
         if known.spec != task.spec and not self.pool.same_content(known.spec, task.spec):
             message = f"task id {task.task_id!r} is taken by a task with other content"
             fault = Fault(ErrorClass.INVALID_REQUEST, Reason.TASK_ID_REUSED, message, {"task_id": task.task_id})

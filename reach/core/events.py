@@ -6,6 +6,7 @@ in the answering effect and mean nothing to the core.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from reach.core.joining import Joining
@@ -32,6 +33,17 @@ class Placed(Submitted):
     def __init__(self, task: Task, reader: Reader, placing: Placing) -> None:
         super().__init__(task, reader)
         self.placing = placing
+
+
+class Repeated(Submitted):
+    """A caller brought a task whose id is here, or is just coming: it is answered for that one. `again` brings it to
+    the door once more, where all that is asked of a new task is asked, if that one was refused in the meantime."""
+
+    __slots__ = ("again",)
+
+    def __init__(self, task: Task, reader: Reader, again: Callable[[], object]) -> None:
+        super().__init__(task, reader)
+        self.again = again
 
 
 class RowTaken:

@@ -18,7 +18,7 @@ from reach.core.circuit import Circuit, Circuits
 from reach.core.conditions import Conditions
 from reach.core.deadlines import Deadlines
 from reach.core.delivery import Delivery
-from reach.core.effects import Acknowledge, AskJournal, CreditAttempt, Done, GrantEffect, RefuseItem, Turn
+from reach.core.effects import Acknowledge, AskJournal, CreditAttempt, Done, GrantEffect, RefuseItem, Then, Turn
 from reach.core.finished import Finished
 from reach.core.fleet import Fleet
 from reach.core.handoff import Handoffs
@@ -34,7 +34,7 @@ from reach.core.row_numbers import RowNumbers
 from reach.core.rows import CheckpointRow, EffectRow
 from reach.core.scores import Scores
 from reach.core.session import PIN_WAIT_MS, Pins
-from reach.core.stream import Fold, Kind, emit, flush, size_in_bytes
+from reach.core.stream import Fold, Kind, emit, flush, size_in_bytes, unsubscribe
 from reach.core.turns import pump
 from reach.core.vitals import Vitals
 from reach.core.wake import Waker
@@ -117,6 +117,7 @@ class Pool:
         self._handlers: dict[type, Callable[[Any, Turn], None]] = {
             ev.Submitted: lambda event, turn: self.delivery.accept(event.task, event.reader, turn),
             ev.Placed: lambda event, turn: self.delivery.accept(event.task, event.reader, turn, event.placing),
+            ev.Repeated: self._repeated,
             ev.Reported: self._reported,
             ev.TakenUp: self._taken_up,
             ev.DeltaCame: self._delta_came,
@@ -134,7 +135,7 @@ class Pool:
             ev.Cancelled: self._cancelled,
             ev.InputCame: self.questions.answered,
             ev.Subscribed: self._subscribed,
-            ev.Unsubscribed: self._unsubscribed,
+            ev.Unsubscribed: lambda event, turn: unsubscribe(event.reader),
             ev.Credited: self._credited,
             ev.SessionForgotten: self.handoffs.forget,
             ev.SnapshotCame: self.handoffs.came,
@@ -359,6 +360,13 @@ class Pool:
 
     # -- what callers say ---------------------------------------------------------------------------------------------
 
+    def _repeated(self, event: ev.Repeated, turn: Turn) -> None:
+        known = self.find(*event.task.key)
+        if known is None:
+            turn.sends.append(Then(event.again))
+        else:
+            self.delivery.accept_again(known, event.task, event.reader, turn)
+
     def _cancelled(self, event: ev.Cancelled, turn: Turn) -> None:
         task = self.find(event.tenant, event.task_id)
         if task is None:
@@ -374,15 +382,6 @@ class Pool:
             turn.sends.append(AskJournal(None, event.tenant, event.task_id, 0, event.reader))
         else:
             self.delivery.subscribe(task, event.reader, turn)
-
-    def _unsubscribed(self, event: ev.Unsubscribed, turn: Turn) -> None:
-        task = event.reader.task
-        if task is None:
-            return
-        if task.waiters is not None and event.reader in task.waiters:
-            task.waiters.remove(event.reader)
-        if task.log is not None and event.reader in task.log.readers:
-            task.log.readers.remove(event.reader)
 
     def _credited(self, event: ev.Credited, turn: Turn) -> None:
         event.reader.credit += event.bytes

@@ -288,6 +288,17 @@ def told_of(task: Task) -> int:
     return 1 if task.sequence <= 1 else max(task.sequence, 3)
 
 
+def unsubscribe(reader: Reader) -> None:
+    """Lets a reader go."""
+    task = reader.task
+    if task is None:
+        return
+    if task.waiters is not None and reader in task.waiters:
+        task.waiters.remove(reader)
+    if task.log is not None and reader in task.log.readers:
+        task.log.readers.remove(reader)
+
+
 def flush(task: Task, turn: Turn) -> None:
     """Gives each reader what it has credit for; those who got the last event are let go."""
     log: TaskLog = task.log

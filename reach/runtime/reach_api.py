@@ -106,11 +106,12 @@ class Reach:
             host.post(pool, ev.Submitted(task, reader) if placing is None else ev.Placed(task, reader, placing))
             return
         pool = known.pool
+        repeated = ev.Repeated(task, reader, partial(self.submit, task, selector, reader, placing))
         if host.committer.held is not None and not task.volatile:
-            post = partial(self._come, pool, reader, _submitted(task, reader, placing))
+            post = partial(self._come, pool, reader, repeated)
             host.past.answer(reader, task.tenant, task.task_id, task.spec, post)
             return
-        host.post(pool, _submitted(task, reader, placing))
+        host.post(pool, repeated)
 
     def _admit(self, task: Task, selector: Selector, reader: Reader, placing: Placing | None) -> Pool | None:
         """The pool that takes a task; None: it waits to hear where its session is, and comes again."""
@@ -370,7 +371,3 @@ class Reach:
                 if one is not None and visible_to(one, tenant):
                     return pool, one
         return self.instance(tenant, instance_id)
-
-
-def _submitted(task: Task, reader: Reader, placing: Placing | None) -> ev.Submitted:
-    return ev.Submitted(task, reader) if placing is None else ev.Placed(task, reader, placing)

@@ -13,6 +13,7 @@ from agentreach.v1 import task_pb2
 from reach.core import events as ev
 from reach.core.delivery import STOP_GRACE_MS
 from reach.core.model import Fault, TaskState
+from reach.core.queue import WaitQueue
 from reach.core.stream import Interest, Reader
 from reach.errors import ErrorClass, Reason
 from reach.runtime import trees
@@ -148,6 +149,29 @@ async def test_DLV_11_no_child_slips_in_behind_a_cancelled_task_that_is_brought_
     assert again.heard(late) == [("refused", Reason.PARENT_CANCELLED)]
     assert (TENANT, "late") not in again.host.tasks
     await again.stop()
+
+
+async def test_DLV_11_a_child_that_comes_again_while_the_first_is_refused_is_asked_all_that_a_new_one_is(monkeypatch):
+    """Found by seed 7001303 of the simulation: it got in without the bounds of its parent's budget, and of no tree."""
+    shell = Trees()
+    shell.child("r", budget=task_pb2.Budget(tokens=1_000))
+    await shell.settle()
+    has_room, asked = WaitQueue.has_room, []
+
+    def full_at_first(queue: WaitQueue, size: int) -> bool:
+        asked.append(size)
+        return len(asked) > 1 and has_room(queue, size)
+
+    monkeypatch.setattr(WaitQueue, "has_room", full_at_first)
+    first, again = shell.child("late", "r"), shell.child("late", "r")
+    await shell.settle()
+    assert shell.heard(first) == [("refused", Reason.QUEUE_FULL)]
+    assert shell.heard(again) == [("accepted", False)]
+    assert task_pb2.TaskSpec.FromString(shell.host.tasks[TENANT, "late"].spec).budget.tokens == 1_000
+    shell.cancel("r", "")
+    await shell.settle()
+    assert shell.states("late") == ["CANCELLED"]
+    await shell.stop()
 
 
 @pytest.mark.parametrize("how", ["read", "let go", "cancelled", "brought again"])

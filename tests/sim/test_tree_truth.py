@@ -108,6 +108,18 @@ def test_who_comes_before_those_that_ask_for_it_is_not_theirs() -> None:
     assert h.checker.violations == []
 
 
+def test_who_came_first_is_not_theirs_either_when_its_batch_comes_again() -> None:
+    """Found by seed 7002626."""
+    h = History()
+    child = comes(h, spec("child", "parent", "root"))
+    write(h, child)
+    family(h, "root", "parent")
+    write(h, child)
+    end(h, "parent")
+    end(h, "child", state=TaskState.FAILED)
+    assert h.checker.violations == []
+
+
 def test_who_came_before_the_cancel_may_be_written_with_it_and_ends_with_it() -> None:
     h = History()
     family(h, "parent")

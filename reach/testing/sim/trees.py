@@ -56,6 +56,8 @@ class TreeTruth:
     def __init__(self, checker: Checker) -> None:
         self._checker = checker
         self._places: dict[TaskKey, Place] = {}
+        self._rows: dict[TaskKey, int] = {}
+        """What was written of each: a batch that comes again says nothing new."""
         self._doomed: dict[TaskKey, TaskKey] = {}
         """Open tasks that a cancelled one asked for."""
         self._late: set[TaskKey] = set()
@@ -80,8 +82,9 @@ class TreeTruth:
 
     def written(self, key: TaskKey, row: TaskRow) -> None:
         """A task is durable."""
-        if not row.root_task_id:
-            return  # nobody asked for it
+        if not row.root_task_id or self._rows.get(key) == row.row:
+            return  # nobody asked for it, or it is known
+        self._rows[key] = row.row
         spec = task_pb2.TaskSpec.FromString(row.spec)
         place = _place(key, spec)
         if key in self._late:
