@@ -120,6 +120,17 @@ def test_who_came_first_is_not_theirs_either_when_its_batch_comes_again() -> Non
     assert h.checker.violations == []
 
 
+def test_a_cancelled_task_that_is_removed_meanwhile_is_known_to_nobody() -> None:
+    """Found by seed 8005219."""
+    h = History()
+    family(h, "parent")
+    end(h, "parent")
+    child = comes(h, spec("child", "parent", max_hops=1))
+    h.checker.forget_row(ROWS["parent"])
+    write(h, child)
+    assert h.checker.violations == []
+
+
 def test_who_came_before_the_cancel_may_be_written_with_it_and_ends_with_it() -> None:
     h = History()
     family(h, "parent")

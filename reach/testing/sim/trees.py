@@ -71,9 +71,8 @@ class TreeTruth:
         if not spec.parent_task_id or known.row or known.volatile:
             return
         place = _place(key, spec)
-        outcomes = [self._checker.truth(one).outcome for one in place]
         self._late.discard(key)
-        if any(one is not None and one.state == TaskState.CANCELLED for one in outcomes):
+        if self._are_cancelled(place):
             self._late.add(key)
         parent = self._checker.truth(place.parent)
         self._askers.pop(key, None)
@@ -87,7 +86,7 @@ class TreeTruth:
         self._rows[key] = row.row
         spec = task_pb2.TaskSpec.FromString(row.spec)
         place = _place(key, spec)
-        if key in self._late:
+        if key in self._late and self._are_cancelled(place):  # else they were removed meanwhile, and nobody knows
             self._checker.violate("CANCELLED_TAKE_NOTHING", key, f"{place.parent} had been cancelled")
         there = [one for one in place if self._checker.truth(one).row]
         if there:  # else it is there before the one that asks for it, as no real one is
@@ -102,6 +101,10 @@ class TreeTruth:
         )
         if any(more):
             self._checker.violate("BUDGETS_ONLY_SHRINK", key, f"it may spend {budget}, who asks for it {limit}")
+
+    def _are_cancelled(self, place: Place) -> bool:
+        outcomes = [self._checker.truth(one).outcome for one in place]
+        return any(one is not None and one.state == TaskState.CANCELLED for one in outcomes)
 
     def batch(self, outcomes: list[OutcomeRow]) -> None:
         """A batch is durable."""
