@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from reach.core.model import FIRST_TERMINAL, Fault, Task
+from reach.core.model import FIRST_TERMINAL, Fault, Outcome, Task
 from reach.core.stream import Interest, Kind, Reader
 from reach.errors import ErrorClass, Reason
 from reach.testing.sim.link import Frame, ServerEnd, Stream
@@ -126,6 +126,12 @@ class CallerDoor(ServerEnd):
 
     # -- down (Sink) --------------------------------------------------------------------------------------------------
 
+    def _ends(self, task: Task, outcome: Outcome) -> None:
+        checker = self.server.checker
+        if self.server.host.tasks.get(task.key) is not task:  # as the journal has it
+            checker.sessions.seen(task.key)
+        checker.callers.ended(task.key, outcome)
+
     def accepted(self, reader: Reader, task: Task, state: int, deduplicated: bool) -> None:
         """See Sink."""
         if reader.interest == Interest.OUTCOME:
@@ -156,7 +162,7 @@ class CallerDoor(ServerEnd):
         for event in events:
             check.told(event)
             if event[3] == Kind.COMPLETE:
-                self.server.checker.callers.ended(task.key, event[4])
+                self._ends(task, event[4])
         if events:
             names = ", ".join(f"{event[0]} {Kind(event[3]).name}" for event in events)
             self.server.tell("tells {} of {}: {}", self.name, TaskName(task.task_id), names)
@@ -171,7 +177,7 @@ class CallerDoor(ServerEnd):
         outcome = task.outcome
         assert outcome is not None
         self.server.tell("tells {} that {} ended: {}", self.name, TaskName(task.task_id), outcome.state.name)
-        self.server.checker.callers.ended(task.key, outcome)
+        self._ends(task, outcome)
         if self._readers.pop(task.task_id, None) is not None:
             self._say("ended", reader.reference, task.task_id, ending_of(outcome))
 

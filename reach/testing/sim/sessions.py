@@ -77,12 +77,13 @@ class SessionTruth:
         if durable or len(ids) < RAW_TURNS:  # else volatile ones have taken all the room, and nobody knows since when
             self._in_order(key, session, durable)
 
-    def _in_order(self, key: TaskKey, session: str, ids: list[str]) -> None:
-        ended = self._but_removed((key[0], session), ids)
-        unknown = [one for one in ids if one not in ended]
+    def _in_order(self, key: TaskKey, session: str, there: list[str]) -> None:
+        known = self._ended.get((key[0], session), [])
+        unknown = [one for one in there if one not in known]
         if unknown:
             self._checker.violate("TURNS_ARE_DURABLE", key, f"turns {unknown} go along that are not written down")
             return
+        ids, ended = self._firm(key[0], there), self._firm(key[0], known)
         after = ended.index(ids[-1]) + 1 if ids else 0
         if ids and ended[after - len(ids) : after] != ids:
             self._checker.violate("TURNS_ARE_IN_ORDER", key, f"turns {ids} go along, they ended as {ended}")
@@ -97,9 +98,9 @@ class SessionTruth:
         """A task is removed: if its turn is in memory only by then, a crash loses it (`runtime.sessions`)."""
         self._removed.add(key)
 
-    def _but_removed(self, name: Name, there: list[str]) -> list[str]:
-        """The durable tasks of a session that ended, but for removed ones whose turn is not there."""
-        return [one for one in self._ended.get(name, []) if one in there or (name[0], one) not in self._removed]
+    def _firm(self, tenant: str, ids: list[str]) -> list[str]:
+        """Those that were never removed: of one that was, and perhaps came again, nobody knows which end counts."""
+        return [one for one in ids if (tenant, one) not in self._removed]
 
     def finish(self, homes: list[Home]) -> None:
         """Nothing happens any more: all turns are there, once."""
@@ -109,8 +110,9 @@ class SessionTruth:
             if context is not None and context.count > APPLIED:
                 continue  # not all of them are remembered by name
             applied = [*context.applied] if context is not None else []
-            ended = self._but_removed(name, applied)
-            if self._durable(name[0], applied) != ended or (context is not None and context.count != len(applied)):
+            turns = self._firm(name[0], self._durable(name[0], applied))
+            ended = self._firm(name[0], self._ended[name])
+            if turns != ended or (context is not None and context.count != len(applied)):
                 count = context.count if context is not None else 0
                 message = f"the tasks of {name} ended as {ended}; it has {count} turns, which are {applied}"
                 self._checker.violate("TURNS_COUNT_ONCE", (name[0], self._ended[name][0]), message)
