@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reach.core.rows import CheckpointRow
-from tests.sim.history import KEY, History, Planted, outcome_row
+from tests.sim.history import KEY, History, Planted, outcome, outcome_row, task_row
 
 PLANTED = Planted()
 
@@ -127,3 +127,17 @@ def a_failure_is_acknowledged_before_the_commit(h: History) -> None:
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_violation_is_found(name: str) -> None:
     assert PLANTED[name][0] in PLANTED.found(name)
+
+
+def test_an_agent_that_was_away_may_say_what_it_said_of_any_task_of_that_id() -> None:
+    """Found by seed 8018233: the id was free again twice."""
+    h = History()
+    for row in (1, 2, 3):
+        h.write(tasks=[task_row(row)])
+        if row == 1:
+            h.answer()
+        h.write(outcomes=[outcome_row()._replace(row=row)])
+        h.checker.callers.ended(KEY, outcome())
+        if row < 3:
+            h.checker.forget_row(row)
+    assert h.checker.violations == []

@@ -77,6 +77,9 @@ class Checker:
         key = self._rows.pop(row, None)
         if key is not None:
             past, self.tasks[key] = self.tasks[key], TaskTruth()
+            if past.past is not None:  # an agent may have been away for long
+                for place, said in past.past.said.items():
+                    past.said.setdefault(place, set()).update(said)
             past.past, self.tasks[key].past, self.tasks[key].reborn = None, past, True
             self.webhooks.removed(key)
             self.questions.removed(key)
