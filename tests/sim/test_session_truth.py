@@ -106,6 +106,23 @@ def test_who_was_removed_and_comes_again_may_have_either_place() -> None:
     assert [one.name for one in h.checker.violations] == ["TURNS_ARE_IN_ORDER", "TURNS_ARE_THERE"]
 
 
+def test_what_was_removed_and_came_again_may_take_all_the_room() -> None:
+    """Found by seed 8024638."""
+    h = History()
+    again = ["a", "b", "c", "d", "e"]
+    ROWS.update({name: 20 + row for row, name in enumerate(again)})
+    begin(h, "t", "one", *again)
+    end(h, *again, "one")
+    for name in again:
+        h.checker.forget_row(ROWS[name])
+    begin(h, *again, rows=20)
+    end(h, *again, rows=20)
+    offer(h, *again)
+    assert h.checker.violations == []
+    offer(h, *again[1:])
+    assert [one.name for one in h.checker.violations] == ["TURNS_ARE_THERE"], "there was room for it"
+
+
 def test_who_reads_the_journal_may_hear_of_an_end_before_the_session_does() -> None:
     """Found by seed 8013782."""
     h = History()

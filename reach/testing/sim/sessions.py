@@ -73,17 +73,15 @@ class SessionTruth:
                 self._checker.violate("SESSIONS_NEVER_MEET", key, message)
         if len(set(ids)) < len(ids):
             self._checker.violate("TURNS_COUNT_ONCE", key, f"the turns {ids} go along")
-        durable = self._durable(key[0], ids)
-        if durable or len(ids) < RAW_TURNS:  # else volatile ones have taken all the room, and nobody knows since when
-            self._in_order(key, session, durable)
-
-    def _in_order(self, key: TaskKey, session: str, there: list[str]) -> None:
-        known = self._ended.get((key[0], session), [])
-        unknown = [one for one in there if one not in known]
+        durable, known = self._durable(key[0], ids), self._ended.get((key[0], session), [])
+        firm = self._firm(key[0], durable)
+        unknown = [one for one in durable if one not in known]
         if unknown:
             self._checker.violate("TURNS_ARE_DURABLE", key, f"turns {unknown} go along that are not written down")
-            return
-        ids, ended = self._firm(key[0], there), self._firm(key[0], known)
+        elif firm or len(ids) < RAW_TURNS:  # else others have taken all the room, and nobody knows since when
+            self._in_order(key, firm, self._firm(key[0], known))
+
+    def _in_order(self, key: TaskKey, ids: list[str], ended: list[str]) -> None:
         after = ended.index(ids[-1]) + 1 if ids else 0
         if ids and ended[after - len(ids) : after] != ids:
             self._checker.violate("TURNS_ARE_IN_ORDER", key, f"turns {ids} go along, they ended as {ended}")
