@@ -177,6 +177,8 @@ def _texts(found: dict[str, Any], descriptor: Descriptor) -> None:
 
 def _path(descriptor: Descriptor, name: str, flat: str) -> list[str]:
     """The fields on the way to a value, by their names in the contract. A map ends it: what follows is a key."""
+    if not name:
+        raise _invalid("a parameter", "has no name")
     if flat and field_named(descriptor, name.partition(".")[0]) is None:
         name = f"{flat}.{name}"
     fields: list[str] = []

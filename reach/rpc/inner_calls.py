@@ -4,8 +4,8 @@ over gRPC happens to these too, in the same code. Methods with a stream of reque
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
 from google.protobuf.message_factory import GetMessageClass
@@ -58,21 +58,8 @@ class InnerCalls:
         Raises:
             ReachError: what the caller is to be told; already counted and logged.
         """
-        name, access = short_name(method), self._access(method)
-        gate = self._entrance.gates[access.admission]
-        entered = False
-        try:
-            self._entrance.enter(authorization, traceparent, _no_certificate, access, gate)
-            entered = True
+        with self._within(method, authorization, traceparent, peer):
             answer = await self._acts[method](request, _Context())
-        except Exception as failure:  # noqa: BLE001 - each becomes an error that the caller can be told
-            raise self._entrance.failed(name, _error_in(failure), peer) from None
-        except BaseException:
-            self._entrance.called(name, "CANCELLED")
-            raise
-        finally:
-            gate.held -= entered
-        self._entrance.called(name, "OK")
         return self._message(method, answer)
 
     async def streaming(
@@ -80,23 +67,29 @@ class InnerCalls:
     ) -> AsyncGenerator[Any, None]:
         """Makes a call with a stream of responses; arguments and errors as for `unary`. It is to be read and closed by
         one task."""
-        name, access = short_name(method), self._access(method)
-        gate = self._entrance.gates[access.admission]
-        entered = False
-        try:
-            self._entrance.enter(authorization, traceparent, _no_certificate, access, gate)
-            entered = True
+        with self._within(method, authorization, traceparent, peer):
             async with aclosing(self._acts[method](request, _Context())) as answers:
                 async for answer in answers:
                     yield self._message(method, answer)
+
+    @contextmanager
+    def _within(self, method: str, authorization: str, traceparent: str, peer: str) -> Iterator[None]:
+        """Around a call: it comes in, holds a place, and is counted as it ends."""
+        name, access, entrance = short_name(method), self._access(method), self._entrance
+        gate = entrance.gates[access.admission]
+        entered = False
+        try:
+            entrance.enter(authorization, traceparent, _no_certificate, access, gate)
+            entered = True
+            yield
         except Exception as failure:  # noqa: BLE001 - each becomes an error that the caller can be told
-            raise self._entrance.failed(name, _error_in(failure), peer) from None
+            raise entrance.failed(name, _error_in(failure), peer) from None
         except BaseException:
-            self._entrance.called(name, "CANCELLED")
+            entrance.called(name, "CANCELLED")
             raise
         finally:
             gate.held -= entered
-        self._entrance.called(name, "OK")
+        entrance.called(name, "OK")
 
     def _access(self, method: str) -> Access:
         access = TABLE.get(method)

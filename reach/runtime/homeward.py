@@ -56,6 +56,11 @@ class Told(IntEnum):
     LOST = 3
     """The home is not there, or nobody knows: it is to be brought again."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> Told:
+        """A later version may say more (CLU-6)."""
+        return cls.LOST
+
 
 class Brought(NamedTuple):
     """The turn of a task, for the home of its session."""

@@ -72,6 +72,8 @@ class Dialler:
         async with self._registering, target.lock:
             self.reach.check_type(tenant, joining, agent_type)
             known = self._known(tenant, joining)
+            if target.instance is None and known is not None and known.boot_id == joining.boot_id:
+                target.instance = known  # it is asked about what it runs: what is not named, it takes for received
             await target.prepare(joining)
             checkup = await target.look()
             self._not_overtaken(joining, known, self._known(tenant, joining))

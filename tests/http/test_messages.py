@@ -1,11 +1,16 @@
 """Messages as JSON: what protobuf's own mapping cannot say is said all the same."""
 
 import json
+from contextlib import suppress
 
 import pytest
 from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
 
-from reach.http.messages import encode
+from reach.errors import InvalidRequest
+from reach.http.messages import encode, fill
+from reach.http.routes import ROWS
 from tests.rpc.peers import pb, unique
 
 
@@ -45,3 +50,15 @@ async def test_G3_one_odd_task_does_not_spoil_the_list(http, stubs):
     await stubs.dispatch.Dispatch(pb.DispatchRequest(task=spec))
     listed = await http.get("/v1/tasks", params={"view": "full"})
     assert [row["spec"]["timeouts"] for row in listed.json()["tasks"]] == [{"startToClose": "2.500s"}]
+
+
+NAMES = sorted({name for row in ROWS for name in row.request.DESCRIPTOR.fields_by_name})
+STEPS = st.sampled_from([*NAMES, "", "labels", "task", "spec", "seconds", "nanos", "text"])
+
+
+@given(st.sampled_from(ROWS), st.lists(STEPS, max_size=3).map(".".join) | st.text(max_size=8), st.text(max_size=8))
+def test_G2_whatever_a_query_says_it_is_taken_or_refused(row, name, value):
+    """Also one that has no name."""
+    for said in ([(name, value)], [(name, value), (name, value)], [("", value)]):
+        with suppress(InvalidRequest):
+            fill(row, row.request(), {}, said, "", "")

@@ -63,7 +63,7 @@ class Asking:
     def turn(self, fact: OutboxDone | None = FACT) -> None:
         self.far.turn(FAR, Brought(NAME, "t", Accepted(7, 9_000), 500, b"content", fact), self.heard.append)
 
-    def is_told(self, number: int, *states: Told) -> None:
+    def is_told(self, number: int, *states: int) -> None:
         for state in states:
             self.calls.received(peer_pb2.LinkResponse(turns=[{"number": number, "state": state}]))  # type: ignore[list-item]
 
@@ -106,10 +106,11 @@ async def test_SES_3_each_question_is_answered_once_and_an_empty_context_is_one(
         (FACT, (Told.HEARD, Told.LOST, Told.LOST), [Told.HEARD, Told.LOST]),
         (FACT, (Told.LOST, Told.HEARD), [Told.LOST]),
         (None, (Told.HEARD, Told.LOST), [Told.HEARD]),
+        (FACT, (99, Told.HEARD), [Told.LOST]),  # a word of a later version (CLU-6)
     ],
 )
 async def test_SES_3_a_turn_is_heard_and_then_kept_if_it_has_a_fact(
-    asking: Asking, fact: OutboxDone | None, words: tuple[Told, ...], heard: list[Told]
+    asking: Asking, fact: OutboxDone | None, words: tuple[int, ...], heard: list[Told]
 ) -> None:
     asking.turn(fact)
     asking.is_told(1, *words)

@@ -114,6 +114,21 @@ async def test_REG_2_the_same_process_again_is_an_update_and_keeps_its_work(stub
         asked.cancel()
 
 
+async def test_HAZ4_a_node_that_has_not_dialled_yet_asks_about_what_it_believes_to_run(node, stubs):
+    """Its shards have just come, and the agent is the first to speak: of what is not asked about it drops outcomes."""
+    agent = EndpointAgent(wait=forever)
+    async with serving(agent):
+        await agent.register(stubs)
+        asked = asyncio.create_task(ask(stubs, agent, "wait", task_id="came-with-shard"))
+        await eventually(lambda: agent.open)
+        dialler = node.host.on_taken.__self__  # who hears that shards came
+        dialler.forget(dialler._targets["default", agent.instance_id])
+        agent.checks.clear()
+        await agent.register(stubs)
+        assert [key.task_id for key in agent.checks[0].running] == ["came-with-shard"]
+        asked.cancel()
+
+
 async def test_REG_2_a_new_process_is_a_new_generation_and_fails_the_old_ones_attempts(stubs):
     agent = EndpointAgent(wait=forever)
     async with serving(agent):
