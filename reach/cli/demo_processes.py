@@ -77,7 +77,7 @@ class DemoProcesses:
         while not (port := self._port_in_log()):
             if server.poll() is not None or time.monotonic() > end:
                 raise Unavailable(f"the server did not start:\n{self._log_of(_SERVER)}", Reason.AGENT_UNAVAILABLE)
-            time.sleep(_STEP_S)
+            time.sleep(_STEP_S)  # its log is all that it says before it serves
         self.servers = [f"127.0.0.1:{port}"]
 
     def start_agents(self) -> None:
@@ -103,7 +103,7 @@ class DemoProcesses:
                 if process.poll() is not None or time.monotonic() > end:
                     text = f"agent {instance_id} did not join:\n{self._log_of(instance_id)}"
                     raise Unavailable(text, Reason.AGENT_UNAVAILABLE)
-            time.sleep(_STEP_S)
+            time.sleep(_STEP_S)  # nobody tells when the last of them is there
 
     def kill(self, instance_id: str) -> int | None:
         """Ends an agent as a crash does; its process id, or None if it is not one of ours or not there."""

@@ -48,7 +48,7 @@ def watch(context: click.Context, /, seconds: float | None, **given: Any) -> int
             if not away:
                 say(f"{error.message}; waiting for it")
             away = True
-            time.sleep(PAUSE_S)
+            time.sleep(PAUSE_S)  # until it is asked again
         else:
             away = False
     return Exit.OK

@@ -112,7 +112,7 @@ def _wait(seconds: float, task: Task) -> None:
     """Sleep, but stop as soon as the task is cancelled."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not task.cancelled:
-        time.sleep(min(left, 0.05))
+        time.sleep(min(left, 0.05))  # in short steps, so that a cancel is seen soon
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -24,7 +24,7 @@ class HasPayload:
     __slots__ = ()
 
     def _payload(self) -> payload_pb2.Payload:
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of answer has its own
 
     @property
     def payload(self) -> bytes:

@@ -114,7 +114,7 @@ class LocalServer:
             for line in self._log.read_bytes()[self._seen :].splitlines():
                 if self._is_serving(line):
                     return self
-            time.sleep(0.02)
+            time.sleep(0.02)  # its log is all that it says before it serves
         log_text = self.log_text()[-4000:]
         self.kill()
         raise RuntimeError(f"the server did not start:\n{log_text}")

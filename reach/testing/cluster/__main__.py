@@ -84,7 +84,7 @@ def _watch(cluster: LocalCluster) -> None:
     """Starts nodes again that end, for ever."""
     ended: dict[str, float] = {}
     while True:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(LOOK_SECONDS)  # nobody tells that one has ended
         for name, node in cluster.nodes.items():
             if node.running:
                 continue

@@ -58,7 +58,7 @@ class Attempts:
 
     def start(self) -> None:
         """A new process."""
-        raise NotImplementedError
+        raise NotImplementedError  # each kind of agent has its own
 
     def _start_again(self) -> None:
         """Unless somebody else has done so: there is one process at a time."""
