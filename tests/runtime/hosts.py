@@ -99,7 +99,7 @@ class Shell:
         )
         restore(self.host, self.journal.load())
         self.reach = Reach(self.host, "test")
-        self.said: list[tuple[int, str, Any]] = []
+        self.said: list[tuple[Any, str, Any]] = []
 
     def submit(self, task_id: str, interest: Interest, text: str = "", *, capability: str = "") -> Reader:
         """Brings a task for an agent that is not there; `capability`: for one of which not even the pool is known."""
@@ -134,30 +134,30 @@ class Shell:
     # Sink and Reply
 
     def accepted(self, reader: Reader, task: Task, state: int, deduplicated: bool) -> None:
-        self.said.append((id(reader), "accepted", deduplicated))
+        self.said.append((reader, "accepted", deduplicated))
 
     def refused(self, reader: Any, fault: Fault | None = None) -> None:
         fault = fault if fault is not None else reader
-        self.said.append((id(reader), "refused", fault.reason if fault is not None else None))
+        self.said.append((reader, "refused", fault.reason if fault is not None else None))
 
     def elsewhere(self, reader: Reader, task_id: str, spec: bytes, where: Elsewhere) -> None:
-        self.said.append((id(reader), "elsewhere", (where.peer.node_id, bool(spec))))
+        self.said.append((reader, "elsewhere", (where.peer.node_id, bool(spec))))
 
     def events(self, reader: Reader, task: Task, events: list[Any]) -> None:
         told = [(number, kind.name, (data.first, data.last) if kind.name == "GAP" else None)
                 for number, _, _, kind, data in events]  # fmt: skip
-        self.said.append((id(reader), "events", told))
+        self.said.append((reader, "events", told))
 
     def ended(self, reader: Reader, task: Task) -> None:
         assert task.outcome is not None
-        self.said.append((id(reader), "ended", message_of(task)))
+        self.said.append((reader, "ended", message_of(task)))
 
     def done(self, task: Task) -> None:
-        self.said.append((0, "cancelled", message_of(task)))
+        self.said.append((None, "cancelled", message_of(task)))
 
     def heard(self, reader: Reader) -> list[tuple[str, Any]]:
         """What one reader was told."""
-        return [(what, detail) for one, what, detail in self.said if one == id(reader)]
+        return [(what, detail) for one, what, detail in self.said if one is reader]
 
 
 def message_of(task: Task) -> str:
