@@ -75,7 +75,7 @@ class Far(peer_pb2_grpc.PeerServiceServicer):
                 await context.write(peer_pb2.LinkResponse(node_id="far"))
                 await self._wait()
             case "talks nonsense":
-                await context.write(peer_pb2.LinkResponse(turns=[{"number": 1}]))
+                await context.write(peer_pb2.LinkResponse(turns=[peer_pb2.TurnTold(number=1)]))
                 await self._wait()
             case _:
                 await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there are no links")

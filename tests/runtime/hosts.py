@@ -153,7 +153,7 @@ class Shell:
         self.said.append((reader, "ended", message_of(task)))
 
     def done(self, task: Task) -> None:
-        self.said.append((None, "cancelled", message_of(task)))
+        self.said.append((0, "cancelled", message_of(task)))
 
     def heard(self, reader: Reader) -> list[tuple[str, Any]]:
         """What one reader was told."""
