@@ -48,6 +48,12 @@ class Agents(Section, frozen=True):
     without it: `default`)."""
     tls_ca: Text = ""
     """File with the authorities that sign the certificates of `grpcs://` agents (PEM). Empty: those of the system."""
+    local_hosts: Annotated[list[Annotated[str, Meta(min_length=1, max_length=255)]], Meta(max_length=1000)] = field(
+        default_factory=list
+    )
+    """Host names or addresses, as endpoints write them, that may be this machine though the server listens beyond
+    loopback: agents in the same pod, or on the developer's laptop. Whoever may register agents can then have the server
+    call any port of it that is open. Other agents on this machine are not dialled."""
 
 
 class WebhookSecret(Section, frozen=True):

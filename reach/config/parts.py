@@ -23,6 +23,7 @@ from reach.runtime.summarisers import EndpointSummariser
 from reach.runtime.wake import WakeHook
 from reach.transports.credentials import CredentialEntry, Credentials
 from reach.transports.dialler import DialSettings
+from reach.wire.addresses import AgentRules
 from reach.wire.webhooks import Secret, WebhookRules
 
 
@@ -54,11 +55,16 @@ def host_settings(config: Config, policies: Policies) -> Settings:
     return settings
 
 
+def agent_rules(config: Config) -> AgentRules:
+    """Where agents, and what tells of them, may be."""
+    return AgentRules(is_loopback(config.server.host), frozenset(map(_host, config.agents.local_hosts)))
+
+
 def dial_settings(config: Config) -> DialSettings:
     """How agents are dialled."""
     probe, server, agents = config.probe, config.server, config.agents
     return DialSettings(
-        on_loopback=is_loopback(server.host),
+        rules=agent_rules(config),
         payload_limit=server.payload_limit,
         timeout_s=probe.timeout,
         interval_ms=int(probe.interval * 1_000),
@@ -73,7 +79,7 @@ def webhook_rules(config: Config) -> WebhookRules:
     """Where webhooks may go, and who signs."""
     webhooks = config.webhooks
     secrets = (Secret(one.name, one.file, one.tenants) for one in webhooks.secrets)
-    return WebhookRules(secrets, frozenset(host.strip("[]").lower() for host in webhooks.hosts))
+    return WebhookRules(secrets, frozenset(map(_host, webhooks.hosts)))
 
 
 def kept(config: Config) -> Keep:
@@ -132,6 +138,11 @@ def _check_pair(certificate: str, key: str) -> None:
         raise InvalidRequest(f"server.tls_cert {certificate} and server.tls_key {key} cannot be used: {why}") from error
     except OSError as error:
         raise InvalidRequest(f"cannot read {certificate} or {key}: {error.strerror}") from error
+
+
+def _host(written: str) -> str:
+    """A host as it is compared."""
+    return written.strip("[]").lower()
 
 
 def _read(path: str) -> bytes:

@@ -15,7 +15,7 @@ from reach.runtime.reach_api import Reach
 from reach.transports.credentials import Credentials
 from reach.transports.dialled import Dialled
 from reach.transports.grpc_endpoint import Route
-from reach.wire.addresses import judge, read_address
+from reach.wire.addresses import AgentRules, read_address
 from reach.wire.requests import invalid
 
 TARGETS: Final = 10_000
@@ -30,10 +30,10 @@ class DialSettings:
     """What the configuration says of dialling."""
 
     def __init__(
-        self, *, on_loopback: bool, payload_limit: int, timeout_s: float, interval_ms: int, credentials: Credentials
+        self, *, rules: AgentRules, payload_limit: int, timeout_s: float, interval_ms: int, credentials: Credentials
     ) -> None:
-        self.on_loopback = on_loopback
-        """The server listens on loopback only, so that agents on loopback are its neighbours (GOV-6)."""
+        self.rules = rules
+        """Where agents may be (GOV-6)."""
         self.payload_limit = payload_limit
         self.timeout_s = timeout_s
         self.interval_ms = interval_ms
@@ -147,7 +147,7 @@ class Dialler:
             said = getattr(error, "strerror", None) or "no answer in time"
             return None, [*warnings, f"{address.host} cannot be looked up: {said}"]
         ips = list(dict.fromkeys(str(one[4][0]) for one in found))
-        judgement = judge(address, ips, server_on_loopback=settings.on_loopback)
+        judgement = settings.rules.judge(address.host, ips)
         if judgement.refusal and not judgement.warning:
             raise invalid("registration.endpoints.url", judgement.refusal)
         if judgement.warning:

@@ -1,6 +1,10 @@
-"""HTTP to receivers of webhooks: connects to the addresses that were judged, and to nothing else.
+"""HTTP to whom we were told of: connects to the addresses that were judged, follows no redirects, uses no proxies of
+the environment (GOV-6). One room for all that is not in the configuration: webhooks, agents, cards, keys of issuers.
 
-Imported with the first webhook that is sent, see `posting`.
+    pool = guarded_pool(rules.refusal, tls=tls)          # AgentRules or WebhookRules
+    async with pool.stream("POST", url_of(target), headers=[*headers_of(target).items()], content=body) as answer: ...
+
+Imported when it is first needed, see `posting` and `fetching`: the client takes a third of a second.
 """
 
 from __future__ import annotations
@@ -11,10 +15,10 @@ from typing import Any, Final
 
 import httpcore
 
-from reach.transports.posting import Answer, LookUp, Refusal, Refused
+from reach.transports.posting import Answer, LookUp, Refusal, Refused, look_up
 from reach.version import VERSION
 from reach.wire.status import bounded_text
-from reach.wire.webhooks import Target
+from reach.wire.urls import Target
 
 ANSWER_BYTES: Final = 64 << 10
 """What is read of an answer, which says nothing but its status; then the connection is closed."""
@@ -54,40 +58,76 @@ class _Guarded(httpcore.AsyncNetworkBackend):
     async def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
     ) -> httpcore.AsyncNetworkStream:
-        raise Refused("there are no webhooks to sockets of this machine")
+        raise Refused("sockets of this machine are not connected to")
 
     async def sleep(self, seconds: float) -> None:
         await self._network.sleep(seconds)
 
 
+def guarded_pool(
+    refusal: Refusal,
+    find: LookUp = look_up,
+    tls: ssl.SSLContext | None = None,
+    *,
+    connections: int | None = None,
+    idle: int = IDLE_CONNECTIONS,
+) -> httpcore.AsyncConnectionPool:
+    """Connections to the addresses that `refusal` has nothing against.
+
+    Args:
+        refusal: Judges all addresses of a host, each time one is connected to.
+        find: Looks names up.
+        tls: Whom to trust; None: the authorities of the system.
+        connections: How many there may be at a time; None: whoever calls bounds them.
+        idle: How many are kept for the next call.
+    """
+    return httpcore.AsyncConnectionPool(
+        ssl_context=tls or ssl.create_default_context(),
+        max_connections=connections,
+        max_keepalive_connections=idle,
+        keepalive_expiry=IDLE_SECONDS,
+        network_backend=_Guarded(refusal, find),
+    )
+
+
+def url_of(target: Target) -> httpcore.URL:
+    """A target as the client wants it."""
+    return httpcore.URL(
+        scheme=b"https" if target.tls else b"http",
+        host=target.host.encode(),
+        port=target.port,
+        target=target.path.encode(),
+    )
+
+
+def headers_of(target: Target) -> dict[str, str]:
+    """What each request has."""
+    return {"host": target.authority, "user-agent": f"agentreach/{VERSION}", "accept": "*/*"}
+
+
+def said_of(failure: Exception) -> str:
+    """Why there was no answer, in few words."""
+    return bounded_text(getattr(failure, "strerror", None) or str(failure) or type(failure).__name__, 256)
+
+
+FAILURES: Final = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError)
+"""What a call may raise; a refused address is an OSError too (`Refused`)."""
+
+
 class GuardedPool:
-    """Connections to receivers, kept for a while."""
+    """Connections to receivers of webhooks, kept for a while."""
 
     def __init__(self, refusal: Refusal, find: LookUp, tls: ssl.SSLContext) -> None:
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=tls,
-            max_connections=None,  # whoever calls bounds how many there are
-            max_keepalive_connections=IDLE_CONNECTIONS,
-            keepalive_expiry=IDLE_SECONDS,
-            network_backend=_Guarded(refusal, find),
-        )
+        self._pool = guarded_pool(refusal, find, tls)
 
     async def post(self, target: Target, headers: Mapping[str, str], body: bytes) -> Answer:
         """See `posting.Pool`."""
-        url = httpcore.URL(
-            scheme=b"https" if target.tls else b"http",
-            host=target.host.encode(),
-            port=target.port,
-            target=target.path.encode(),
-        )
-        sent = {"host": _authority(target), "user-agent": f"agentreach/{VERSION}", "accept": "*/*", **headers}
         try:
-            return await self._post(url, list(sent.items()), body)
-        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as failure:
+            return await self._post(url_of(target), [*{**headers_of(target), **headers}.items()], body)
+        except FAILURES as failure:
             if isinstance(failure, TimeoutError):
                 raise  # of the whole try
-            said = getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
-            return Answer(error=bounded_text(said, 256))
+            return Answer(error=said_of(failure))
 
     async def _post(self, url: httpcore.URL, headers: list[tuple[str, str]], body: bytes) -> Answer:
         headers.append(("content-length", str(len(body))))
@@ -102,11 +142,6 @@ class GuardedPool:
     async def close(self) -> None:
         """See `posting.Pool`."""
         await self._pool.aclose()
-
-
-def _authority(target: Target) -> str:
-    host = f"[{target.host}]" if ":" in target.host else target.host
-    return host if target.port == (443 if target.tls else 80) else f"{host}:{target.port}"
 
 
 def _retry_after(headers: Iterable[tuple[bytes, bytes]]) -> int:

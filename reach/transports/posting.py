@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from reach.wire.webhooks import Target
+from reach.wire.urls import Target
 
 LookUp = Callable[[str, int], Any]
 """Coroutine function: the addresses of (host, port). Raises OSError."""

@@ -26,11 +26,11 @@ from reach.runtime.outbox import Bounds, owner_of
 from reach.store.base import StoreError
 from reach.transports.posting import Answer
 from reach.wire.answers import outcome_size
+from reach.wire.urls import Target
 from reach.wire.webhooks import (
     FAILED,
     FailedDelivery,
     SecretUnreadable,
-    Target,
     WebhookRules,
     body_of,
     delivery_id,

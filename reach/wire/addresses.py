@@ -1,4 +1,4 @@
-"""Addresses of agents that are dialled: `grpc://host:port`, and where we may connect (GOV-6).
+"""Addresses of agents that are dialled: `grpc://host:port`, and where we may connect for them (GOV-6).
 
 A name is looked up and *all* its addresses are judged; who dials then connects to the judged addresses, not to the
 name, so that an answer that changes between the two is of no use.
@@ -17,12 +17,18 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _URL: Final = re.compile(r"(grpcs?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})/?\Z", re.IGNORECASE)
 _FIELD: Final = "registration.endpoints.url"
-_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_LAST_4_BYTES: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96", "::/96")))
+"""IPv6 for an IPv4 address, which is at its end: NAT64 of the world and of a network, and two forms given up."""
+_THIS_NETWORK: Final = ipaddress.ip_network("0.0.0.0/8")
 METADATA: Final = frozenset(
     ipaddress.ip_address(one)
-    for one in ("169.254.169.254", "100.100.100.200", "192.0.0.192", "168.63.129.16", "fd00:ec2::254")
-)
-"""Where clouds answer with credentials: Amazon, Google and Azure; Alibaba; Oracle; Azure's agent; Amazon by IPv6."""
+    for one in (
+        "169.254.169.254", "100.100.100.200", "192.0.0.192", "168.63.129.16", "fd00:ec2::254", "fd00:ec2::23",
+        "fd20:ce::254", "fd00:42::42",
+    )
+)  # fmt: skip
+"""Where clouds answer with credentials: Amazon, Google and Azure; Alibaba; Oracle; Azure's agent; by IPv6 Amazon (also
+for pods), Google and Scaleway."""
 
 
 class Address(NamedTuple):
@@ -56,37 +62,54 @@ def embedded(address: IpAddress) -> IpAddress:
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
-        if address in _NAT64:
+        if int(address) > 1 and any(address in network for network in _LAST_4_BYTES):
             return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
         if address.sixtofour is not None:
             return address.sixtofour
+        if address.teredo is not None:
+            return address.teredo[1]
     return address
 
 
 class Judgement(NamedTuple):
-    """What is to be said of the addresses of an endpoint."""
+    """What is to be said of the addresses of a host."""
 
     refusal: str
-    """Why it must not be dialled; empty if it may be."""
+    """Why it must not be connected to; empty if it may be."""
     warning: str
 
 
-def judge(address: Address, found: Iterable[str], *, server_on_loopback: bool) -> Judgement:
-    """Whether all addresses of an endpoint may be dialled (GOV-6), and what is odd about them (REG-6)."""
-    local = ""
-    for text in found:
-        one = embedded(ipaddress.ip_address(text.partition("%")[0]))
-        if one.is_link_local or one in METADATA:
-            return Judgement(f"{address.host} is a link-local or metadata address ({text}): never dialled", "")
-        if one.is_multicast or one == ipaddress.IPv4Address("255.255.255.255"):
-            return Judgement(f"{address.host} is a multicast address ({text}): never dialled", "")
-        if one.is_loopback or one.is_unspecified:
-            local = local or text
-    if not local:
+class AgentRules(NamedTuple):
+    """Where agents, and what tells of them, may be (GOV-6): at private addresses too, for they are mostly ours."""
+
+    on_loopback: bool
+    """The server listens on loopback only, so that whoever is on loopback is its neighbour."""
+    local_hosts: frozenset[str] = frozenset()
+    """Hosts, in lower case, that may be this machine all the same (`agents.local_hosts`)."""
+
+    def refusal(self, host: str, found: Iterable[str]) -> str:
+        """Why a host must not be connected to, seeing all its addresses; empty if it may be."""
+        return self.judge(host, found).refusal
+
+    def judge(self, host: str, found: Iterable[str]) -> Judgement:
+        """Whether a host may be connected to, seeing all its addresses, and what is odd about them (REG-6)."""
+        local = ""
+        for text in found:
+            try:
+                one = embedded(ipaddress.ip_address(text.partition("%")[0]))
+            except ValueError:
+                return Judgement(f"{host} has an address that is none ({text})", "")
+            if one.is_link_local or one in METADATA:
+                return Judgement(f"{host} is a link-local or metadata address ({text}): never dialled", "")
+            if one.is_multicast or one == ipaddress.IPv4Address("255.255.255.255"):
+                return Judgement(f"{host} is a multicast address ({text}): never dialled", "")
+            if one.is_loopback or one.is_unspecified or one in _THIS_NETWORK:
+                local = local or text
+        if not local:
+            return Judgement("", "")
+        if not self.on_loopback and host.lower() not in self.local_hosts:
+            text = f"{host} is this server's own machine ({local}): give an address that is reachable from here"
+            return Judgement(text, text)
+        if ipaddress.ip_address(local.partition("%")[0]).is_unspecified:
+            return Judgement("", f"{host} is no address to connect to; this machine is taken instead")
         return Judgement("", "")
-    if not server_on_loopback:
-        text = f"{address.host} is this server's own machine ({local}): give an address that is reachable from here"
-        return Judgement(text, text)
-    if ipaddress.ip_address(local.partition("%")[0]).is_unspecified:
-        return Judgement("", f"{address.host} is no address to connect to; this machine is taken instead")
-    return Judgement("", "")

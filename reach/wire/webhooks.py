@@ -11,7 +11,6 @@ import binascii
 import hashlib
 import hmac
 import ipaddress
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,58 +24,20 @@ from reach.core.rows import OutboxRow
 from reach.wire.addresses import METADATA, embedded
 from reach.wire.answers import fill_result, timestamp
 from reach.wire.requests import check_id, invalid
+from reach.wire.urls import Target, read_url
 
 KIND: Final = "webhook"
 """The facts of the outbox that are delivered so."""
 FAILED: Final = "webhook_failed"
 """The facts that tell of deliveries which were given up. Nobody takes them: they are kept to be looked at."""
-URL_BYTES: Final = 2_048
 SECRET_BYTES: Final = 4_096
+_FIELD: Final = "task.webhook.url"
 ENDED: Final = "task.ended"
 
 _UNICAST: Final = ipaddress.ip_network("2000::/3")
 """The addresses of IPv6 that are given to the world; all others have a meaning of their own."""
 _SPECIAL: Final = tuple(map(ipaddress.ip_network, ("192.88.99.0/24", "3fff::/20")))
 """Not public either, whatever the version of Python says: relays of 6to4, examples."""
-_URL: Final = re.compile(
-    r"(https?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?)(?::([0-9]{1,5}))?"
-    r"(/[!-\"$-~]*)?(\?[!-\"$-~]*)?\Z",
-    re.IGNORECASE,
-)
-
-
-class Target(NamedTuple):
-    """The parts of a webhook's URL."""
-
-    tls: bool
-    host: str
-    """In lower case, without brackets."""
-    port: int
-    path: str
-    """With the query."""
-
-    @property
-    def origin(self) -> str:
-        """Scheme, host and port: what a receiver is told apart by."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
-
-
-def read_url(url: str) -> Target:
-    """The parts of a URL.
-
-    Raises:
-        InvalidRequest: INVALID_FIELD: it is not an http or https URL, or has a user, a fragment, spaces or control
-            characters.
-    """
-    found = _URL.match(url) if len(url) <= URL_BYTES else None
-    tls = found is not None and found[1].lower() == "https"
-    port = int(found[3] or (443 if tls else 80)) if found is not None else 0
-    if found is None or not 1 <= port <= 65_535:
-        text = f"must be https://host[:port][/path][?query] of at most {URL_BYTES} printable characters, without a user"
-        raise invalid("task.webhook.url", text)
-    host = found[2].strip("[]").lower()
-    return Target(tls, host, port, (found[4] or "/") + (found[5] or ""))
 
 
 def not_public(address: str) -> str:
@@ -133,7 +94,7 @@ class WebhookRules:
             pass
         else:
             if refusal := self.refusal(target.host, [target.host]):
-                raise invalid("task.webhook.url", refusal)
+                raise invalid(_FIELD, refusal)
         check_id("task.webhook.secret_name", webhook.secret_name)
         if self._secret(tenant, webhook.secret_name) is None:
             wanted = f"secret {webhook.secret_name!r}" if webhook.secret_name else "secret"
@@ -146,10 +107,10 @@ class WebhookRules:
         Raises:
             InvalidRequest: INVALID_FIELD: nowhere.
         """
-        target = read_url(webhook.url)
+        target = read_url(webhook.url, _FIELD)
         if not target.tls and target.host not in self._hosts:
             text = f"must be https: plain http only goes to hosts in webhooks.hosts, and {target.host} is not there"
-            raise invalid("task.webhook.url", text)
+            raise invalid(_FIELD, text)
         return target
 
     def read(self, task: Task, webhook: task_pb2.Webhook) -> None:
@@ -205,7 +166,7 @@ class WebhookRules:
 def announced(tenant: str, webhook: task_pb2.Webhook) -> tuple[tuple[str, str], ...]:
     """What the end of a task with this webhook is announced by (`Task.announce`). One lane for each receiver, and for
     each tenant: a receiver that hangs delays nobody else."""
-    return ((KIND, f"{tenant} {read_url(webhook.url).origin}"),)
+    return ((KIND, f"{tenant} {read_url(webhook.url, _FIELD).origin}"),)
 
 
 def shown_to_agents(task: Task) -> bytes:

@@ -11,11 +11,17 @@ from pathlib import Path
 import pytest
 
 from reach.transports.posting import Answer, Poster
-from reach.wire.webhooks import WebhookRules, read_url
+from reach.wire.urls import Target
+from reach.wire.urls import read_url as read
+from reach.wire.webhooks import WebhookRules
 from tests.rpc.certificates import Authority
 from tests.transports.receivers import Got, Receiver, answered, receiver
 
 HERE = WebhookRules(hosts=frozenset({"127.0.0.1", "hooks.test", "localhost"}))
+
+
+def read_url(url: str) -> Target:
+    return read(url, "task.webhook.url")
 
 
 async def here(host: str, port: int) -> list[str]:

@@ -19,7 +19,8 @@ from reach.store.base import StoreUnavailable
 from reach.transports import webhooks as module
 from reach.transports.posting import Answer
 from reach.transports.webhooks import AT_ONCE, Webhooks, WebhookSettings
-from reach.wire.webhooks import FAILED, FailedDelivery, Secret, Target, WebhookRules, delivery_id
+from reach.wire.urls import Target
+from reach.wire.webhooks import FAILED, FailedDelivery, Secret, WebhookRules, delivery_id
 
 GOOD, BUSY, DOWN = Answer(200), Answer(503), Answer(error="connection refused")
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reach.errors import InvalidRequest
-from reach.wire.addresses import Address, judge, read_address
+from reach.wire.addresses import Address, AgentRules, read_address
 
-HOST = Address("agent", 9000, False)
+HOST = "agent"
 
 
 @pytest.mark.parametrize(
@@ -61,18 +61,18 @@ def test_GOV_6_anything_else_is_refused_and_never_more_than_that(text):
 )
 @pytest.mark.parametrize("on_loopback", [True, False])
 def test_GOV_6_never_dialled_by_anybody(ip, on_loopback):
-    assert judge(HOST, [ip], server_on_loopback=on_loopback).refusal
+    assert AgentRules(on_loopback).judge(HOST, [ip]).refusal
     # one bad address among good ones is enough
-    assert judge(HOST, ["10.0.0.7", ip], server_on_loopback=on_loopback).refusal
+    assert AgentRules(on_loopback).judge(HOST, ["10.0.0.7", ip]).refusal
 
 
 @pytest.mark.parametrize("ip", ["127.0.0.1", "127.8.8.8", "::1", "0.0.0.0", "::", "::ffff:127.0.0.1"])
 def test_REG_6_G6_loopback_is_for_neighbours_only(ip):
-    beyond = judge(HOST, [ip], server_on_loopback=False)
+    beyond = AgentRules(False).judge(HOST, [ip])
     assert beyond.refusal == beyond.warning != ""
-    assert not judge(HOST, [ip], server_on_loopback=True).refusal
+    assert not AgentRules(True).judge(HOST, [ip]).refusal
 
 
 @pytest.mark.parametrize("ip", ["10.0.0.7", "192.168.1.1", "172.16.0.1", "fd12::1", "93.184.216.34", "2001:db8::1"])
 def test_GOV_6_private_addresses_are_fine(ip):
-    assert judge(HOST, [ip], server_on_loopback=False) == ("", "")
+    assert AgentRules(False).judge(HOST, [ip]) == ("", "")

@@ -18,6 +18,7 @@ from reach.core.rows import OutboxRow
 from reach.errors import ErrorClass, InvalidRequest, Reason
 from reach.wire.codec import ProtoCodec
 from reach.wire.requests import TaskReader
+from reach.wire.urls import read_url
 from reach.wire.webhooks import (
     Secret,
     SecretUnreadable,
@@ -27,7 +28,6 @@ from reach.wire.webhooks import (
     delivery_id,
     headers_of,
     not_public,
-    read_url,
     shown_to_agents,
 )
 
@@ -77,7 +77,7 @@ BAD_URLS = [
 @pytest.mark.parametrize("url", BAD_URLS)
 def test_GOV_6_odd_urls_are_refused_by_their_words(url: str) -> None:
     with pytest.raises(InvalidRequest, match="https://host") as caught:
-        read_url(url)
+        read_url(url, "task.webhook.url")
     assert caught.value.reason is Reason.INVALID_FIELD
 
 
@@ -92,7 +92,7 @@ def test_GOV_6_odd_urls_are_refused_by_their_words(url: str) -> None:
     ],
 )
 def test_urls_have_parts(url: str, origin: str, path: str) -> None:
-    target = read_url(url)
+    target = read_url(url, "task.webhook.url")
     assert (target.origin, target.path) == (origin, path)
 
 

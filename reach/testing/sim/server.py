@@ -33,6 +33,7 @@ from reach.testing.sim.webhooks import DELAYS_S, Receivers, Rules
 from reach.transports.credentials import Credentials
 from reach.transports.dialler import DialSettings
 from reach.transports.webhooks import Webhooks, WebhookSettings
+from reach.wire.addresses import AgentRules
 from reach.wire.codec import ProtoCodec
 from reach.wire.requests import TaskReader
 from reach.wire.webhooks import FAILED, KIND
@@ -43,7 +44,11 @@ COMMITS_ON_LOOP = (0.0, 0.5, 0.95)
 """Share of a process's commits that take no time, on the loop."""
 CHECK_MS = 5_000
 DIALLING = DialSettings(
-    on_loopback=False, payload_limit=4 << 20, timeout_s=2.0, interval_ms=5_000, credentials=Credentials([], None)
+    rules=AgentRules(on_loopback=False),
+    payload_limit=4 << 20,
+    timeout_s=2.0,
+    interval_ms=5_000,
+    credentials=Credentials([], None),
 )
 RULES = Rules()
 READER = TaskReader()

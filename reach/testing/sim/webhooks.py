@@ -10,7 +10,8 @@ from reach.core.model import TaskKey
 from reach.core.rows import OutboxDone, OutcomeRow, TaskRow
 from reach.testing.sim.loop import VirtualLoop
 from reach.transports.posting import Answer
-from reach.wire.webhooks import KIND, Secret, Target, WebhookRules
+from reach.wire.urls import Target
+from reach.wire.webhooks import KIND, Secret, WebhookRules
 
 if TYPE_CHECKING:
     from reach.testing.sim.checker import Checker
