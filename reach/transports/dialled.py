@@ -19,8 +19,8 @@ from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey
 from reach.core.pool import Pool
 from reach.errors import ErrorClass, ReachError, Reason, error_of
 from reach.runtime.reach_api import Reach
-from reach.transports.grpc_endpoint import DialledLink, Route
-from reach.transports.probing import CheckOutcome, ProbeChannel
+from reach.transports.dialled_link import DialledLink
+from reach.transports.seam import CheckOutcome, Sounder, Way
 from reach.wire.agents import read_key
 from reach.wire.statuses import read_status
 
@@ -42,7 +42,7 @@ class Dialling(Protocol):
     timeout_s: float
     beat_ms: int
 
-    async def route(self, tenant: str, endpoint: Endpoint) -> tuple[Route | None, list[str]]:
+    async def way(self, tenant: str, endpoint: Endpoint) -> tuple[Way | None, list[str]]:
         """Where an endpoint is, and what is odd about it."""
 
     def hasten(self, target: Dialled) -> None:
@@ -65,8 +65,8 @@ class Dialled:
         self.lock = asyncio.Lock()
         """One registration or hello at a time."""
         self._link: DialledLink | None = None
-        self._probes: ProbeChannel | None = None
-        self._route: Route | None = None
+        self._probes: Sounder | None = None
+        self._way: Way | None = None
         self._endpoint: Endpoint | None = None
         self._serving = True
         self._told_lost = False
@@ -95,7 +95,7 @@ class Dialled:
         if instance is None or self.elsewhere:
             return
         if line is None:
-            if await self._find_route() is not None or self._probes is None:
+            if await self._find_way() is not None or self._probes is None:
                 return
             line = self._probes
         sounding = await line.probe()
@@ -228,6 +228,10 @@ class Dialled:
         self._told_lost = True
         self._dialler.hasten(self)
 
+    def _doubted(self) -> None:
+        """A call broke: is its process there?"""
+        self._dialler.hasten(self)
+
     # -- dialling -----------------------------------------------------------------------------------------------------
 
     async def prepare(self, joining: Joining) -> None:
@@ -238,7 +242,7 @@ class Dialled:
         """
         endpoint = joining.endpoint
         assert endpoint is not None
-        route, warnings = await self._dialler.route(self.tenant, endpoint)
+        way, warnings = await self._dialler.way(self.tenant, endpoint)
         joining.warnings = (*joining.warnings, *warnings)
         if joining.heartbeat_ms is None:  # probes are its beats
             joining.heartbeat_ms = self._dialler.beat_ms
@@ -248,28 +252,28 @@ class Dialled:
                 self.post(ev.LinkEnded(instance, link, True, "it moved to another address"))
             link.shut()
         self.joining = joining
-        await self._take(route, endpoint)
+        await self._take(way, endpoint)
 
-    async def _take(self, route: Route | None, endpoint: Endpoint) -> None:
+    async def _take(self, way: Way | None, endpoint: Endpoint) -> None:
         former, self._probes = self._probes, None
         if former is not None:
             await former.close()
-        self._endpoint, self._route = endpoint, route
-        self._probes = ProbeChannel(route, self._dialler.timeout_s) if route is not None else None
+        self._endpoint, self._way = endpoint, way
+        self._probes = way.sounder(self._dialler.timeout_s) if way is not None else None
 
-    async def _find_route(self) -> str | None:
+    async def _find_way(self) -> str | None:
         """Looks the address up anew; why that gave nothing, which counts as a failed probe."""
         endpoint = self.joining.endpoint
         assert endpoint is not None
         try:
-            route, warnings = await self._dialler.route(self.tenant, endpoint)
+            way, warnings = await self._dialler.way(self.tenant, endpoint)
         except ReachError as error:
             if self.instance is not None:
                 self.post(ev.Probed(self.instance, False, 0.0, error.message))
             return error.message
         self.joining.warnings = tuple(warnings)
-        await self._take(route, endpoint)
-        if route is None and self.instance is not None:
+        await self._take(way, endpoint)
+        if way is None and self.instance is not None:
             self.post(ev.Probed(self.instance, False, 0.0, "it has no address that may be dialled"))
         return None
 
@@ -279,15 +283,15 @@ class Dialled:
         Raises:
             InvalidRequest: The status in the answer cannot be read.
         """
-        dialler, joining, answer, route = self._dialler, self.joining, outcome.answer, self._route
+        dialler, joining, answer, way = self._dialler, self.joining, outcome.answer, self._way
         endpoint = joining.endpoint
         assert answer is not None
-        assert route is not None
+        assert way is not None
         assert endpoint is not None
         status = read_status(answer.status)
         key = PoolKey(self.tenant, self.agent_type)
         pool = dialler.reach.host.pool(key)
-        link = DialledLink(dialler.reach, self.tenant, pool, endpoint, route, self._link_lost)
+        link = DialledLink(dialler.reach, self.tenant, pool, endpoint, way, self._link_lost, self._doubted)
         names = self._named(answer) if outcome.knows else self._believed()
         link.running = [(*name, self._last_of(pool, name, rejoins=endpoint.rejoins)) for name in names]
         former, self._link = self._link, link

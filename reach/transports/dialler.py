@@ -14,7 +14,8 @@ from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
 from reach.transports.credentials import Credentials
 from reach.transports.dialled import Dialled
-from reach.transports.grpc_endpoint import Route
+from reach.transports.seam import Approach, Way
+from reach.transports.ways import way_to
 from reach.wire.addresses import AgentRules, read_address
 from reach.wire.requests import invalid
 
@@ -129,7 +130,7 @@ class Dialler:
                     self.probes.hasten(target)
         return len(self._targets)
 
-    async def route(self, tenant: str, endpoint: Endpoint) -> tuple[Route | None, list[str]]:
+    async def way(self, tenant: str, endpoint: Endpoint) -> tuple[Way | None, list[str]]:
         """Where an endpoint is, and what is odd about it; None where it must not be dialled but may be registered.
 
         Raises:
@@ -154,7 +155,8 @@ class Dialler:
             warnings.append(judgement.warning)
         if judgement.refusal:
             return None, warnings
-        return Route(address, ips, token, settings.credentials.tls_roots, settings.payload_limit), warnings
+        approach = Approach(address, tuple(ips), token, settings.credentials.tls_roots, settings.payload_limit)
+        return way_to(endpoint, approach), warnings
 
     def hasten(self, target: Dialled) -> None:
         """Its next probe is due now."""

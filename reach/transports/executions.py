@@ -1,69 +1,31 @@
-"""One attempt at an agent that is dialled: the Execute call, what it says, and what its end means."""
+"""One attempt at an agent that is dialled: its call, what it says, and what its end means, whatever it speaks."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
-
-import grpc
-from google.protobuf.message import DecodeError
 
 from agentreach.v1 import attempt_pb2, endpoint_pb2
 from reach.core import events as ev
 from reach.core.model import Fault, Instance
 from reach.core.stream import size_in_bytes
 from reach.errors import ErrorClass, InvalidRequest, ReachError, Reason
+from reach.transports.seam import Call, Failed
 from reach.wire.agents import read_result
 from reach.wire.attempts import delta_came, progressed, taken_up
-from reach.wire.status import DETAILS_KEY, bounded_text, error_from_rpc
 from reach.wire.statuses import read_status
 
 if TYPE_CHECKING:
-    from reach.transports.grpc_endpoint import DialledLink
+    from reach.transports.dialled_link import DialledLink
 
 log = logging.getLogger(__name__)
 
 CREDIT_BYTES: Final = 256 << 10
-"""Bytes of deltas that the core has not taken yet; more are left unread, so that gRPC slows the agent down."""
+"""Bytes of deltas that the core has not taken yet; more are left unread, so that the transport slows the agent down."""
 GRACE_S: Final = 5.0
 """How long an attempt that was told to stop, or said its result, may take to end its call (DLV-11)."""
-
-_C = grpc.StatusCode
-_MEANINGS: Final[dict[grpc.StatusCode, tuple[ErrorClass, Reason, str]]] = {
-    _C.UNAVAILABLE: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent takes no work now"),
-    _C.ABORTED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent gave up"),
-    _C.CANCELLED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent ended the call"),
-    _C.UNIMPLEMENTED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the endpoint does not serve Execute"),
-    _C.UNAUTHENTICATED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent refused our credentials"),
-    _C.PERMISSION_DENIED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent refused our credentials"),
-    _C.RESOURCE_EXHAUSTED: (ErrorClass.RESOURCE_EXHAUSTED, Reason.AGENT_BUSY, "the agent is full"),
-    _C.DEADLINE_EXCEEDED: (ErrorClass.TIMEOUT, Reason.START_TO_CLOSE, "the agent ran out of time"),
-    _C.INVALID_ARGUMENT: (ErrorClass.INVALID_REQUEST, Reason.INVALID_FIELD, "the agent takes no such task"),
-    _C.OUT_OF_RANGE: (ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "the agent failed"),
-    _C.FAILED_PRECONDITION: (ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "the agent failed"),
-    _C.NOT_FOUND: (ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "the agent failed"),
-    _C.ALREADY_EXISTS: (ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "the agent failed"),
-}
-"""What a status means that the agent ends an Execute with, if it carries none of our details. Any other is a crash."""
-
-
-def fault_of_end(failure: grpc.aio.AioRpcError) -> Fault:
-    """What became of an attempt whose call ended with an error, while the connection is well."""
-    code = failure.code()
-    said = bounded_text(failure.details() or "", 1_024)
-    if any(key == DETAILS_KEY for key, _ in failure.trailing_metadata() or ()):
-        error = error_from_rpc(failure)
-        return Fault(error.error_class, error.reason, error.message, dict(error.metadata), error.retry_after_ms)
-    if code is _C.RESOURCE_EXHAUSTED and "larger than max" in said:  # gRPC's own words: nothing else tells them apart
-        message = f"the agent sent a message that is too large: {said}"
-        return Fault(ErrorClass.INVALID_REQUEST, Reason.RESULT_TOO_LARGE, message)
-    if "RST_STREAM" in said:  # a proxy, or the peer's HTTP/2 layer, not the agent's code
-        message = f"the call was reset: {said}"
-        return Fault(ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, message, {"grpc_code": code.name})
-    error_class, reason, what = _MEANINGS.get(code, (ErrorClass.INTERNAL, Reason.AGENT_CRASHED, "the agent broke"))
-    message = f"{what}: {said} ({code.name})" if said else f"{what} ({code.name})"
-    return Fault(error_class, reason, message, {"grpc_code": code.name})
 
 
 class Execution:
@@ -85,40 +47,45 @@ class Execution:
         self._unread = 0
         self._waiter: asyncio.Future[None] | None = None
         self._stopping = False
-        self._call: Any = None
+        self._call: Call | None = None
 
     @property
     def name(self) -> tuple[str, str, int]:
         """(tenant, task_id, attempt)"""
         return self.tenant, self.task_id, self.attempt
 
-    async def run(self, request: bytes, timeout_s: float | None) -> None:
+    async def run(self, begin: Callable[[], Call]) -> None:
         """Calls, reads to the end, and tells the core what that was. What was given up before this began is not called:
         the agent would begin what nobody waits for any more, perhaps an effect."""
         if self._is_void():
             self.link.forget(self)
             return
-        call = self._call = self.link.connection.execute(request, timeout_s)
+        call = self._call = begin()
         if self._stopping:
             self._end_within_grace()
         try:
-            while (raw := await call.read()) is not grpc.aio.EOF:
-                if not self.over:
-                    self._frame(raw)
+            while await self._read(call):
                 while self._unread > CREDIT_BYTES and not self.over and not self._stopping:
                     self._waiter = asyncio.get_running_loop().create_future()
                     await self._waiter
             self._ended(None)
-        except grpc.aio.AioRpcError as failure:
-            broken = failure.code() is _C.UNAVAILABLE and await self.link.connection.is_broken()
-            self._ended(failure, broken=broken)
-        except asyncio.CancelledError:
-            if not call.cancelled() or _is_cancelled():
-                raise
-            self._ended(None)
+        except Failed as failure:
+            self._ended(failure)
         finally:
             call.cancel()
             self.link.forget(self)
+
+    async def _read(self, call: Call) -> bool:
+        """What comes next; whether there was something."""
+        try:
+            frame = await call.read()
+            if frame is None:
+                return False
+            if not self.over:
+                self._items(frame)
+        except ReachError as error:
+            self.reject(f"sent what cannot be taken: {error.message}")
+        return True
 
     def _is_void(self) -> bool:
         """Whether it was given up before its call; tells the core, if that does not know."""
@@ -168,14 +135,6 @@ class Execution:
             asyncio.get_running_loop().call_later(GRACE_S, self._call.cancel)
 
     # -- what the agent says ------------------------------------------------------------------------------------------
-
-    def _frame(self, raw: bytes) -> None:
-        try:
-            self._items(endpoint_pb2.ExecuteResponse.FromString(raw))
-        except DecodeError:
-            self.reject("sent a frame that cannot be read")
-        except ReachError as error:
-            self.reject(f"sent what cannot be taken: {error.message}")
 
     def _items(self, frame: endpoint_pb2.ExecuteResponse) -> None:
         link = self.link
@@ -229,7 +188,7 @@ class Execution:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def _ended(self, failure: grpc.aio.AioRpcError | None, *, broken: bool = False) -> None:
+    def _ended(self, failure: Failed | None) -> None:
         """The call is over."""
         if self.over:
             return
@@ -238,17 +197,17 @@ class Execution:
         elif failure is None:
             message = "the agent ended the call without a result"
             self._tell(Fault(ErrorClass.INTERNAL, Reason.PROTOCOL_VIOLATION, message))
-        elif broken:
-            details = bounded_text(failure.details() or "", 256)
-            if not self.heard and details.startswith("failed to connect"):
-                self._tell_unbegun(None, details)
-            self.link.lost(details)
+        elif failure.fault is None:
+            if failure.unbegun and not self.heard:
+                self._tell_unbegun(None, failure.lost)
+            self.link.lost(failure.lost)
         else:
-            fault = fault_of_end(failure)
-            if not self.heard and _is_refusal(failure, fault):  # by the contract, it has not begun
-                self._tell_unbegun(fault, "")
+            if failure.unbegun and not self.heard:
+                self._tell_unbegun(failure.fault, "")
             else:
-                self._tell(fault)
+                self._tell(failure.fault)
+            if failure.doubtful:
+                self.link.doubted()
 
     def _tell(self, fault: Fault) -> None:
         report = self._report()
@@ -269,16 +228,3 @@ class Execution:
         instance = self.link.instance
         assert instance is not None
         return ev.Reported(instance, *self.name)
-
-
-def _is_refusal(failure: grpc.aio.AioRpcError, fault: Fault) -> bool:
-    """Whether an agent has certainly refused an attempt. UNAVAILABLE with nothing beside it is what gRPC itself says of
-    a connection that breaks, so it says nothing of what the agent has begun."""
-    if fault.error_class is ErrorClass.RESOURCE_EXHAUSTED:
-        return True
-    return fault.error_class is ErrorClass.UNAVAILABLE and bool(failure.trailing_metadata())
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -1,41 +1,54 @@
-"""Agents that are dialled (`grpc://host:port`): a connection for their work, and the link that the core sees.
+"""Agents that are dialled by gRPC (`grpc://host:port`): the way there, and the connection for their work (`seam`).
 
-The agent serves AgentEndpointService; each attempt is one Execute call on one channel. What the agent says becomes the
-same events as on an Attach stream, so the core sees no difference. A connection that is refused or reset is a loss.
+The agent serves AgentEndpointService; each attempt is one Execute call, all of them on one channel. A connection that
+is refused or reset is a loss of all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from agentreach.v1 import attempt_pb2, endpoint_pb2
-from reach.core import events as ev
-from reach.core.dialogue import Input
-from reach.core.effects import Welcome
 from reach.core.endpoint import Endpoint
-from reach.core.model import FIRST_TERMINAL, Fault, Instance, Task, TaskState
-from reach.core.pool import Pool
-from reach.errors import ErrorClass, Reason
-from reach.runtime.reach_api import Reach
-from reach.transports.executions import GRACE_S, Execution
-from reach.wire.addresses import Address
-from reach.wire.attempts import offer_of
-from reach.wire.sessions import SNAPSHOT_BYTES, session_key
+from reach.core.model import Fault
+from reach.errors import ErrorClass, InvalidRequest, Reason
+from reach.transports.probing import SERVICE, ProbeChannel
+from reach.transports.seam import Approach, Failed
+from reach.wire.sessions import SNAPSHOT_BYTES
+from reach.wire.status import DETAILS_KEY, bounded_text, error_from_rpc
 
 log = logging.getLogger(__name__)
 
-SERVICE: Final = "/agentreach.v1.AgentEndpointService/"
 MARGIN_BYTES: Final = 256 << 10
 """What a message may have beside one payload of the largest size."""
-DEADLINE_MARGIN_S: Final = 5.0
-"""How much later than our own time limit the agent's deadline is: it is told to stop first, and has a grace for it."""
+CANCEL_S: Final = 5.0
+"""How long the agent may take to hear that it should stop."""
 STATE_LAG_S: Final = (0.0, 0.005, 0.02)
 """When we look whether a channel is down, one after the other."""
+
+_C = grpc.StatusCode
+_MEANINGS: Final[dict[grpc.StatusCode, tuple[ErrorClass, Reason, str]]] = {
+    _C.UNAVAILABLE: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent takes no work now"),
+    _C.ABORTED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent gave up"),
+    _C.CANCELLED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent ended the call"),
+    _C.UNIMPLEMENTED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the endpoint does not serve Execute"),
+    _C.UNAUTHENTICATED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent refused our credentials"),
+    _C.PERMISSION_DENIED: (ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, "the agent refused our credentials"),
+    _C.RESOURCE_EXHAUSTED: (ErrorClass.RESOURCE_EXHAUSTED, Reason.AGENT_BUSY, "the agent is full"),
+    _C.DEADLINE_EXCEEDED: (ErrorClass.TIMEOUT, Reason.START_TO_CLOSE, "the agent ran out of time"),
+    _C.INVALID_ARGUMENT: (ErrorClass.INVALID_REQUEST, Reason.INVALID_FIELD, "the agent takes no such task"),
+    _C.OUT_OF_RANGE: (ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "the agent failed"),
+    _C.FAILED_PRECONDITION: (ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "the agent failed"),
+    _C.NOT_FOUND: (ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "the agent failed"),
+    _C.ALREADY_EXISTS: (ErrorClass.AGENT_ERROR, Reason.AGENT_FAILED, "the agent failed"),
+}
+"""What a status means that the agent ends an Execute with, if it carries none of our details. Any other is a crash."""
+
 
 _KEEPALIVE: Final = (
     # All three are needed: without ping_timeout_ms a frozen peer is noticed only after a minute.
@@ -55,19 +68,35 @@ _OPTIONS: Final = (
 )
 
 
+def fault_of_end(failure: grpc.aio.AioRpcError) -> Fault:
+    """What became of an attempt whose call ended with an error, while the connection is well."""
+    code = failure.code()
+    said = bounded_text(failure.details() or "", 1_024)
+    if any(key == DETAILS_KEY for key, _ in failure.trailing_metadata() or ()):
+        error = error_from_rpc(failure)
+        return Fault(error.error_class, error.reason, error.message, dict(error.metadata), error.retry_after_ms)
+    if code is _C.RESOURCE_EXHAUSTED and "larger than max" in said:  # gRPC's own words: nothing else tells them apart
+        message = f"the agent sent a message that is too large: {said}"
+        return Fault(ErrorClass.INVALID_REQUEST, Reason.RESULT_TOO_LARGE, message)
+    if "RST_STREAM" in said:  # a proxy, or the peer's HTTP/2 layer, not the agent's code
+        message = f"the call was reset: {said}"
+        return Fault(ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, message, {"grpc_code": code.name})
+    error_class, reason, what = _MEANINGS.get(code, (ErrorClass.INTERNAL, Reason.AGENT_CRASHED, "the agent broke"))
+    message = f"{what}: {said} ({code.name})" if said else f"{what} ({code.name})"
+    return Fault(error_class, reason, message, {"grpc_code": code.name})
+
+
 class Route:
-    """How an endpoint is reached: judged addresses, TLS, credentials. Makes channels."""
+    """How an endpoint is reached (`seam.Way`): judged addresses, TLS, credentials. Makes channels."""
 
     __slots__ = ("address", "ips", "metadata", "payload_limit", "tls_roots")
 
-    def __init__(
-        self, address: Address, ips: Iterable[str], token: str, tls_roots: bytes | None, payload_limit: int
-    ) -> None:
-        self.address = address
-        self.ips = tuple(ips)
-        self.metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        self.tls_roots = tls_roots
-        self.payload_limit = payload_limit
+    def __init__(self, approach: Approach) -> None:
+        self.address = approach.address
+        self.ips = approach.ips
+        self.metadata = (("authorization", f"Bearer {approach.token}"),) if approach.token else ()
+        self.tls_roots = approach.tls_roots
+        self.payload_limit = approach.payload_limit
 
     def channel(self, *, keepalive: bool) -> grpc.aio.Channel:
         """A channel of its own: to the addresses that were judged, under the name that was given."""
@@ -89,9 +118,17 @@ class Route:
         # The certificate must be for the authority, which is the name that was given.
         return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(self.tls_roots), options=options)
 
+    def line(self, endpoint: Endpoint) -> Connection:
+        """See Way."""
+        return Connection(self, keepalive=endpoint.keeps_alive)
+
+    def sounder(self, timeout_s: float) -> ProbeChannel:
+        """See Way."""
+        return ProbeChannel(self, timeout_s)
+
 
 class Connection:
-    """The channel for the work of one endpoint."""
+    """The channel for the work of one endpoint (`seam.Line`)."""
 
     def __init__(self, route: Route, *, keepalive: bool) -> None:
         self._channel = route.channel(keepalive=keepalive)
@@ -111,21 +148,26 @@ class Connection:
                 return True
         return False
 
-    def execute(self, request: bytes, timeout_s: float | None) -> Any:
-        """Begins an attempt; a call to be read."""
-        return self._execute(request, timeout=timeout_s, metadata=self._metadata)
+    def execute(self, request: endpoint_pb2.ExecuteRequest, timeout_s: float | None) -> GrpcCall:
+        """See Line."""
+        call = self._execute(request.SerializeToString(), timeout=timeout_s, metadata=self._metadata)
+        return GrpcCall(self, call)
 
-    async def cancel(self, request: bytes) -> None:
-        """Tells the agent to stop an attempt. What it answers is of no use."""
+    def resume(self, key: attempt_pb2.AttemptKey, handle: str, timeout_s: float | None) -> None:
+        """See Line. Agents with the feature `rejoin` are called again instead; others cannot be asked."""
+
+    async def cancel(self, key: attempt_pb2.AttemptKey, handle: str) -> None:
+        """See Line. What the agent answers is of no use."""
+        request = endpoint_pb2.CancelRequest(key=key).SerializeToString()
         try:
-            await self._cancel(request, timeout=GRACE_S, metadata=self._metadata)
+            await self._cancel(request, timeout=CANCEL_S, metadata=self._metadata)
         except grpc.aio.AioRpcError as failure:
             log.debug("a dialled agent does not take a cancel: %s", failure.code())
 
-    async def prepare_handoff(self, request: bytes, timeout_s: float) -> bytes:
-        """What the agent knows of a session; nothing if it does not say."""
+    async def prepare_handoff(self, request: endpoint_pb2.PrepareHandoffRequest, timeout_s: float) -> bytes:
+        """See Line."""
         try:
-            answer = await self._prepare(request, timeout=timeout_s, metadata=self._metadata)
+            answer = await self._prepare(request.SerializeToString(), timeout=timeout_s, metadata=self._metadata)
         except grpc.aio.AioRpcError as failure:
             log.debug("a dialled agent does not say what it knows of a session: %s", failure.code())
             return b""
@@ -137,183 +179,53 @@ class Connection:
         await self._channel.close()
 
 
-class DialledLink:
-    """One instance that is dialled (`runtime.agents.AgentLink`)."""
+class GrpcCall:
+    """One Execute call (`seam.Call`)."""
 
-    def __init__(
-        self, reach: Reach, tenant: str, pool: Pool, endpoint: Endpoint, route: Route, on_lost: Callable[[], None]
-    ) -> None:
-        self.tenant = tenant
-        self.connection = Connection(route, keepalive=endpoint.keeps_alive)
-        self.payload_limit = route.payload_limit
-        self.hands_over = endpoint.hands_over
-        self.instance: Instance | None = None
-        """Who is there, once the core has taken the link."""
-        self.running: list[tuple[str, str, int, int]] = []
-        """What the hello named: (tenant, task_id, attempt, last attempt_sequence)."""
-        self.opened: asyncio.Future[Instance | Fault] = asyncio.get_running_loop().create_future()
-        """The core has taken the link, or refused it."""
-        self._reach = reach
-        self._pool = pool
-        self._endpoint = endpoint
-        self._on_lost = on_lost
-        self._executions: dict[tuple[str, str, int], Execution] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._gone = False
+    __slots__ = ("_call", "_connection")
 
-    def post(self, event: Any) -> None:
-        """Something the agent said."""
-        self._reach.post(self._pool, event)
+    def __init__(self, connection: Connection, call: Any) -> None:
+        self._connection = connection
+        self._call = call
 
-    # -- what the core says -------------------------------------------------------------------------------------------
+    async def read(self) -> endpoint_pb2.ExecuteResponse | None:
+        """See Call."""
+        try:
+            raw = await self._call.read()
+        except grpc.aio.AioRpcError as failure:
+            broken = failure.code() is _C.UNAVAILABLE and await self._connection.is_broken()
+            raise self._end_of(failure, broken=broken) from failure
+        except asyncio.CancelledError:
+            if not self._call.cancelled() or _is_cancelled():
+                raise
+            return None
+        if raw is grpc.aio.EOF:
+            return None
+        try:
+            return endpoint_pb2.ExecuteResponse.FromString(raw)
+        except DecodeError:
+            raise InvalidRequest("a frame that cannot be read") from None
 
-    def welcome(self, effect: Welcome) -> None:
-        """See AgentLink. What the agent still runs is joined again, if it can do that; else it reports by itself."""
-        self.instance = effect.instance
-        if not self.opened.done():
-            self.opened.set_result(effect.instance)
-        unknown = set(effect.unknown)
-        for name in effect.unknown:
-            self.cancel_there(name)
-        for tenant, task_id, attempt, last in self.running if self._endpoint.rejoins else ():
-            task = self._pool.tasks.get((tenant, task_id))
-            if (tenant, task_id, attempt) in unknown or task is None or task.attempt != attempt:
-                continue
-            if task.state < FIRST_TERMINAL and task.state is not TaskState.WAITING:  # it may have ended since the hello
-                self._execute(task, "", 0 if (tenant, task_id, attempt) in effect.replay else last)
-        self.running = []
+    def cancel(self) -> None:
+        """See Call."""
+        self._call.cancel()
 
-    def offer(self, task: Task, instance: Instance, traceparent: str, context: bytes = b"") -> None:
-        """See AgentLink."""
-        self._execute(task, traceparent, 0, context, begun=False)
+    def _end_of(self, failure: grpc.aio.AioRpcError, *, broken: bool) -> Failed:
+        if broken:
+            details = bounded_text(failure.details() or "", 256)
+            return Failed(None, lost=details or "it broke", unbegun=details.startswith("failed to connect"))
+        fault = fault_of_end(failure)
+        return Failed(fault, unbegun=_is_refusal(failure, fault))
 
-    def _execute(self, task: Task, traceparent: str, last: int, context: bytes = b"", *, begun: bool = True) -> None:
-        if self._gone or (*task.key, task.attempt) in self._executions:
-            return
-        request = endpoint_pb2.ExecuteRequest(offer=offer_of(task, self.tenant, traceparent, context))
-        limit = task.start_to_close_ms
-        timeout_s = limit / 1_000 + DEADLINE_MARGIN_S if limit is not None else None
-        execution = Execution(self, task.tenant, task.task_id, task.attempt, last)
-        execution.heard = begun  # who joins an attempt, and is refused, knows nothing of what has begun there
-        self._executions[execution.name] = execution
-        self._own(execution.run(request.SerializeToString(), timeout_s))
 
-    def stop(self, tenant: str, task_id: str, attempt: int, reason: Reason) -> None:
-        """See AgentLink."""
-        execution = self._executions.get((tenant, task_id, attempt))
-        if execution is not None:
-            execution.stop()
-        else:
-            self.cancel_there((tenant, task_id, attempt))
+def _is_refusal(failure: grpc.aio.AioRpcError, fault: Fault) -> bool:
+    """Whether an agent has certainly refused an attempt. UNAVAILABLE with nothing beside it is what gRPC itself says of
+    a connection that breaks, so it says nothing of what the agent has begun."""
+    if fault.error_class is ErrorClass.RESOURCE_EXHAUSTED:
+        return True
+    return fault.error_class is ErrorClass.UNAVAILABLE and bool(failure.trailing_metadata())
 
-    def acknowledge(self, tenant: str, task_id: str, attempt: int) -> None:
-        """See AgentLink. Whoever still works on it then can stop."""
-        execution = self._executions.get((tenant, task_id, attempt))
-        if execution is not None:
-            execution.stop()
 
-    def refuse(self, tenant: str, task_id: str, attempt: int, fault: Fault) -> None:
-        """See AgentLink."""
-        execution = self._executions.get((tenant, task_id, attempt))
-        if fault.reason is Reason.UNEXPECTED_FRAME and self.instance is not None:
-            report = ev.Reported(self.instance, tenant, task_id, attempt)  # deltas are missing, and it said no more
-            report.fault = Fault(ErrorClass.INTERNAL, Reason.PROTOCOL_VIOLATION, fault.message)
-            self.post(report)
-        elif execution is not None:
-            execution.stop()
-
-    def grant(self, tenant: str, task_id: str, attempt: int, effect: str, fault: Fault | None) -> None:
-        """See AgentLink. Dialled agents ask by a call of their own, which has the answer."""
-
-    def give_input(self, task: Task, given: Input, context: bytes = b"") -> None:
-        """See AgentLink. The call that asked is over, or about to be: the attempt is called anew, with all answers."""
-        former = self._executions.pop((*task.key, task.attempt), None)
-        if former is not None:
-            former.abandon()
-        self._execute(task, "", task.attempt_sequence, context)
-
-    def credit(self, tenant: str, task_id: str, attempt: int, count: int) -> None:
-        """See AgentLink."""
-        execution = self._executions.get((tenant, task_id, attempt))
-        if execution is not None:
-            execution.credit(count)
-
-    def drain(self, deadline_ms: int) -> None:
-        """See AgentLink. The contract has no word for it: it gets nothing new, and finishes what it has."""
-
-    def prepare_handoff(self, tenant: str, session: str, timeout_ms: int) -> None:
-        """See AgentLink."""
-        self._own(self._prepare_handoff(tenant, session, timeout_ms / 1_000))
-
-    async def _prepare_handoff(self, tenant: str, session: str, timeout_s: float) -> None:
-        request = endpoint_pb2.PrepareHandoffRequest(session=session_key(session))
-        request.tenant = tenant if tenant != self.tenant else ""
-        snapshot = await self.connection.prepare_handoff(request.SerializeToString(), timeout_s)
-        if self.instance is not None:
-            self.post(ev.SnapshotCame(self.instance, (tenant, session), snapshot))
-
-    def close(self, fault: Fault) -> None:
-        """See AgentLink."""
-        if not self.opened.done():
-            self.opened.set_result(fault)
-        self.shut()
-
-    # -- what becomes of it -------------------------------------------------------------------------------------------
-
-    def lost(self, why: str) -> None:
-        """The connection broke. An unanswered ping of ours is suspicion, so the work waits for the agent to come back;
-        anything else is the peer's doing, and certain."""
-        if self._gone or self.instance is None:
-            return
-        ours = "ping timeout" in why or "keepalive" in why
-        self.post(ev.LinkEnded(self.instance, self, ours, f"its connection broke: {why}"))
-        self.shut()
-        self._on_lost()
-
-    def shut(self) -> None:
-        """Ends all calls; the core knows already."""
-        if self._gone:
-            return
-        self._gone = True
-        for execution in list(self._executions.values()):
-            execution.abandon()
-        self._own(self.connection.close())
-
-    @property
-    def gone(self) -> bool:
-        """It was shut."""
-        return self._gone
-
-    def calls(self, name: tuple[str, str, int]) -> bool:
-        """Whether an attempt has a call of its own."""
-        return name in self._executions
-
-    def forget(self, execution: Execution) -> None:
-        """A call is over."""
-        if self._executions.get(execution.name) is execution:
-            del self._executions[execution.name]
-
-    def cancel_there(self, name: tuple[str, str, int]) -> None:
-        """Tells the agent to stop an attempt."""
-        if self._gone:
-            return
-        tenant, task_id, attempt = name
-        key = attempt_pb2.AttemptKey(task_id=task_id, attempt=attempt, tenant="" if tenant == self.tenant else tenant)
-        self._own(self.connection.cancel(endpoint_pb2.CancelRequest(key=key).SerializeToString()))
-
-    async def ended(self) -> None:
-        """Shuts, and returns when all of it has ended."""
-        self.shut()
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
-
-    def _own(self, work: Coroutine[Any, Any, None]) -> None:
-        """Bounded by the slots of the instance: one for each attempt, and one for each that is stopped."""
-        task = asyncio.get_running_loop().create_task(work, name="dialled")
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a call to a dialled agent broke", exc_info=error)
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -4,41 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from agentreach.v1 import attempt_pb2, endpoint_pb2
-from reach.transports.grpc_endpoint import SERVICE, Route
+from reach.transports.seam import CheckOutcome, ProbeOutcome
 from reach.wire.status import bounded_text
 
+if TYPE_CHECKING:
+    from reach.transports.grpc_endpoint import Route
+
+SERVICE: Final = "/agentreach.v1.AgentEndpointService/"
 HEALTH: Final = "/grpc.health.v1.Health/Check"
 _NOT_THERE: Final = grpc.StatusCode.UNIMPLEMENTED
-
-
-class ProbeOutcome(NamedTuple):
-    """What a probe came to."""
-
-    ok: bool
-    rtt_ms: float
-    error: str = ""
-    refused: bool = False
-    """The machine is there and nobody listens: the process is gone, for certain."""
-    serving: bool = True
-    """What gRPC health says; True where it says nothing."""
-
-
-class CheckOutcome(NamedTuple):
-    """What a Check came to."""
-
-    answer: endpoint_pb2.CheckResponse | None
-    """None if it failed. Empty if the agent does not serve Check."""
-    error: str = ""
-    refused: bool = False
-    knows: bool = True
-    """It serves Check, so that what it does not name does not run there."""
 
 
 class _Line:

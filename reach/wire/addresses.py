@@ -16,6 +16,8 @@ from reach.wire.requests import invalid
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _URL: Final = re.compile(r"(grpcs?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})/?\Z", re.IGNORECASE)
+SCHEMES: Final = ("grpc", "grpcs")
+"""Kinds of endpoints that are dialled (`transports.ways`)."""
 _FIELD: Final = "registration.endpoints.url"
 _LAST_4_BYTES: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96", "::/96")))
 """IPv6 for an IPv4 address, which is at its end: NAT64 of the world and of a network, and two forms given up."""
@@ -38,6 +40,10 @@ class Address(NamedTuple):
     """A name, or an address without brackets."""
     port: int
     tls: bool
+    scheme: str = "grpc"
+    """In small letters; one of `SCHEMES`."""
+    path: str = ""
+    """Path and query, where the scheme has them."""
 
     @property
     def authority(self) -> str:
@@ -54,7 +60,7 @@ def read_address(url: str) -> Address:
     match = _URL.match(url)
     if match is None or not 1 <= int(match[3]) <= 65_535:
         raise invalid(_FIELD, "must be grpc://host:port or grpcs://host:port, with nothing else in it")
-    return Address(match[2].strip("[]"), int(match[3]), match[1].lower() == "grpcs")
+    return Address(match[2].strip("[]"), int(match[3]), match[1].lower() == "grpcs", match[1].lower())
 
 
 def embedded(address: IpAddress) -> IpAddress:

@@ -19,7 +19,7 @@ from reach.core.model import EffectKind, Fault, Instance, Profile
 from reach.core.questions import PROMPT_BYTES
 from reach.core.stream import Delta, Mode, size_in_bytes
 from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
-from reach.wire.addresses import read_address
+from reach.wire.addresses import SCHEMES, read_address
 from reach.wire.answers import content_of
 from reach.wire.requests import (
     ID_BYTES,
@@ -128,7 +128,7 @@ def _read_endpoint(r: agent_pb2.Registration) -> Endpoint | None:
         if scheme in ("http", "https", "a2a+https"):
             message = f"endpoints of kind {scheme} are not built yet: serve gRPC, or open an Attach stream"
             raise Internal(message, Reason.NOT_IMPLEMENTED)
-        if scheme in ("grpc", "grpcs"):
+        if scheme in SCHEMES:
             if found is not None:
                 raise invalid("registration.endpoints", "names two addresses to dial; one instance has one")
             read_address(endpoint.url)

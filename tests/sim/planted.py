@@ -27,6 +27,7 @@ from reach.runtime.sessions import Sessions
 from reach.runtime.trees import Trees
 from reach.transports.dialled import Dialled
 from reach.transports.executions import Execution
+from reach.transports.seam import Failed
 from reach.transports.webhooks import Webhooks
 from reach.wire.webhooks import KIND
 
@@ -155,10 +156,10 @@ def a_broken_call_has_not_begun(patch: pytest.MonkeyPatch) -> None:
     """An attempt whose connection broke counts as refused, so that its effect is another attempt's."""
     honest = Execution._ended
 
-    def ended(self: Execution, failure: Any, *, broken: bool = False) -> None:
-        if broken and not self.over:
+    def ended(self: Execution, failure: Failed | None) -> None:
+        if failure is not None and failure.lost and not self.over:
             self._tell_unbegun(None, "its connection broke")
-        honest(self, failure, broken=broken)
+        honest(self, failure)
 
     patch.setattr(Execution, "_ended", ended)
 

@@ -8,7 +8,8 @@ import grpc
 import pytest
 
 from reach.errors import AgentError, ErrorClass, Reason, Unavailable
-from reach.transports.executions import Execution, fault_of_end
+from reach.transports.executions import Execution
+from reach.transports.grpc_endpoint import fault_of_end
 from reach.wire.status import status_of
 
 
@@ -58,22 +59,21 @@ def test_a_long_text_is_cut():
 
 
 class Line:
-    """A link, and the connection under it, that count what is said."""
+    """A link, and the call under it, that count what is said."""
 
     def __init__(self) -> None:
-        self.connection = self
         self.instance = object()
-        self.calls: list[bytes] = []
+        self.calls: list[str] = []
         self.cancelled: list[tuple[str, str, int]] = []
         self.forgotten: list[Execution] = []
         self.posted: list[Any] = []
 
-    def execute(self, request: bytes, _timeout_s: float | None) -> Line:
-        self.calls.append(request)
+    def execute(self) -> Line:
+        self.calls.append("called")
         return self
 
-    async def read(self) -> Any:
-        return grpc.aio.EOF
+    async def read(self) -> None:
+        """It says nothing."""
 
     def cancel(self) -> None:
         """The call is over."""
@@ -94,7 +94,7 @@ async def test_DLV_11_an_attempt_that_is_given_up_before_its_call_began_is_not_c
     line: Any = Line()
     execution = Execution(line, "acme", "t", 1, 0)
     act(execution)
-    await execution.run(b"offer", None)
+    await execution.run(line.execute)
     assert (line.calls, line.cancelled, line.forgotten) == ([], [], [execution])
     told = [(event.begun, event.fault.reason) for event in line.posted]
     assert told == ([(False, Reason.CANCELLED)] if act is Execution.stop else [])
@@ -105,6 +105,6 @@ async def test_DLV_11_an_attempt_that_is_joined_and_stopped_at_once_is_told_to_s
     execution = Execution(line, "acme", "t", 1, 0)
     execution.heard = True
     execution.stop()
-    await execution.run(b"offer", None)
-    assert (line.calls, line.cancelled) == ([b"offer"], [("acme", "t", 1)])
+    await execution.run(line.execute)
+    assert (line.calls, line.cancelled) == (["called"], [("acme", "t", 1)])
     assert [(event.begun, event.fault.reason) for event in line.posted] == [(True, Reason.CANCELLED)]

@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from agentreach.v1 import task_pb2
+from reach.transports.dialled_link import DialledLink
 from reach.transports.executions import CREDIT_BYTES
-from reach.transports.grpc_endpoint import DialledLink
 from tests.rpc.peers import CallerByHand, kind_of, pb, reason_name, unique
 from tests.transports.endpoint_agent import EndpointAgent, ask, eventually, serving
 

@@ -145,7 +145,7 @@ async def route(url: str, rules: AgentRules = BEYOND) -> Any:
     )
     nothing: Any = None
     try:
-        found, warnings = await Dialler(nothing, nothing, settings).route("default", Endpoint(url))
+        found, warnings = await Dialler(nothing, nothing, settings).way("default", Endpoint(url))
     except InvalidRequest:
         return None
     assert found is not None or warnings, url

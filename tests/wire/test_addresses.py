@@ -16,7 +16,7 @@ HOST = "agent"
     ("url", "address"),
     [
         ("grpc://host:9000", Address("host", 9000, False)),
-        ("GRPCS://Host.example:1/", Address("Host.example", 1, True)),
+        ("GRPCS://Host.example:1/", Address("Host.example", 1, True, "grpcs")),
         ("grpc://[::1]:65535", Address("::1", 65535, False)),
         ("grpc://10.0.0.7:9000", Address("10.0.0.7", 9000, False)),
     ],

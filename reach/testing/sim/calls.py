@@ -19,7 +19,9 @@ from reach.core.endpoint import Endpoint
 from reach.testing.sim.link import LINGER_SECONDS, LINGERS, Frame, Network, Pipe
 from reach.testing.sim.loop import Process, VirtualLoop
 from reach.transports.dialler import Dialler
-from reach.transports.grpc_endpoint import SERVICE, Route
+from reach.transports.grpc_endpoint import Route
+from reach.transports.probing import SERVICE
+from reach.transports.seam import Approach, Way
 from reach.wire.addresses import read_address
 
 if TYPE_CHECKING:
@@ -308,7 +310,7 @@ class SimRoute(Route):
 
     def __init__(self, exchange: Exchange, server: Process, endpoint: Endpoint) -> None:
         address = read_address(endpoint.url)
-        super().__init__(address, (address.host,), "", None, 4 << 20)
+        super().__init__(Approach(address, (address.host,), "", None, 4 << 20))
         self._exchange = exchange
         self._server = server
 
@@ -323,6 +325,6 @@ class SimDialler(Dialler):
     exchange: Exchange
     process: Process
 
-    async def route(self, tenant: str, endpoint: Endpoint) -> tuple[Route | None, list[str]]:
+    async def way(self, tenant: str, endpoint: Endpoint) -> tuple[Way | None, list[str]]:
         """See Dialler."""
         return SimRoute(self.exchange, self.process, endpoint), []

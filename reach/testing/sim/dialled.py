@@ -15,7 +15,7 @@ from reach.testing.sim.loop import Process
 from reach.testing.sim.spoken import TENANT, response_of
 from reach.testing.sim.story import TaskName
 from reach.testing.sim.work import CREDIT, Manners, Outcome, Run
-from reach.transports.grpc_endpoint import SERVICE
+from reach.transports.probing import SERVICE
 from reach.wire.agents import read_registration
 from reach.wire.requests import session_name
 
