@@ -75,6 +75,7 @@ INPUTS ?= 100000
 
 fuzz: $(STAMP) ## Bad input in bulk: INPUTS=100000 messages, all orders of stream frames up to LONGEST=5 (takes an hour)
 	@$(BIN)/python -m tests.fuzz bytes --count $(INPUTS) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.fuzz http --count 50000 $(if $(SEED),--seed $(SEED))
 	@$(BIN)/python -m tests.fuzz live --longest 3
 	@$(BIN)/python -m tests.fuzz orders --longest $(or $(LONGEST),5) --open-for 1
 

@@ -3,6 +3,7 @@
     python -m tests.fuzz bytes --count 100000 [--seed 1]        odd messages, damaged messages, no messages
     python -m tests.fuzz orders --longest 5 [--path Attach]     every order of stream frames up to that length
     python -m tests.fuzz live --longest 3                       every order of frames about work that an agent has
+    python -m tests.fuzz http --count 50000 [--seed 1]          odd bodies for every path of the JSON door
 
 After each 1,000 inputs a golden request must be answered, the server must have logged nothing as a fault of its own,
 and its memory must not have grown by more than 20 MB since the first 5,000. What breaks this is written into
@@ -23,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from reach.testing.server import LocalServer
-from tests.fuzz import corpus, orders
+from tests.fuzz import bodies, corpus, orders
 from tests.fuzz.hail import Hail, Input, Wrong
 from tests.fuzz.live import Live
 from tests.fuzz.mutants import inputs
@@ -121,6 +122,8 @@ async def _run(chosen: argparse.Namespace, target: Target) -> dict[str, object]:
     if chosen.what == "live":
         async with Stubs(target.server.port) as stubs:
             return await Live(stubs).run(chosen.longest, chosen.count or None, target.look)
+    if chosen.what == "http":
+        return await bodies.fire(target, chosen.count, chosen.seed)
     return await fire(target, _asked(chosen), chosen.open_for)
 
 
@@ -129,8 +132,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["bytes", "orders", "live"])
-    parser.add_argument("--count", type=int, default=0, help="how many inputs (bytes: 10000 unless given)")
+    parser.add_argument("what", choices=["bytes", "orders", "live", "http"])
+    parser.add_argument("--count", type=int, default=0, help="how many inputs (bytes and http: 10000 unless given)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--longest", type=int, default=3)
     parser.add_argument("--shortest", type=int, default=0)
@@ -138,7 +141,7 @@ def main() -> int:
     parser.add_argument("--path", default="", help="streams whose name has this in it")
     parser.add_argument("--open-for", type=float, default=OPEN_FOR, help="seconds until an open call is left")
     chosen = parser.parse_args()
-    if chosen.what == "bytes":
+    if chosen.what in ("bytes", "http"):
         chosen.count = chosen.count or 10_000
     began = time.monotonic()
     settings = {"AGENT_REACH_ROUTER_QUEUE_LIMIT": "200"}
