@@ -106,7 +106,10 @@ def http_server(config: Config, app: Any, closing: Callable[[], Awaitable[None]]
     server = config.server
     tls = (server.tls_cert, server.tls_key) if server.tls_cert else None
     connections = config.http.max_connections
-    return HttpServer(app, server.host, server.admin_port, tls=tls, closing=closing, connections=connections)
+    limit = api_settings(config).body_limit
+    return HttpServer(
+        app, server.host, server.admin_port, tls=tls, closing=closing, connections=connections, frame_limit=limit
+    )
 
 
 def listen(config: Config) -> Listen:

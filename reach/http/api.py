@@ -7,8 +7,8 @@ is decided behind `Calls`, where all doors meet.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from starlette.datastructures import Headers
@@ -16,7 +16,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from reach.errors import InvalidRequest, ReachError, Reason, Timeout, Unavailable
-from reach.http import sse
+from reach.http import sse, websocket
+from reach.http.calls import Calls
 from reach.http.guard import Guard
 from reach.http.messages import encode, fill, read_body
 from reach.http.problems import HEADERS, TRACE_KEY, no_such_path, problem, trace_of_call, wrong_verb
@@ -51,21 +52,6 @@ class Asked(NamedTuple):
     """Makes JSON of the answer."""
 
 
-class Calls(Protocol):
-    """The methods of the contract, whichever door a call comes through (rpc/inner_calls.py)."""
-
-    def scopes(self, method: str) -> frozenset[str]:
-        """Any one of these opens the method."""
-
-    async def unary(self, method: str, request: Any, authorization: str, traceparent: str, peer: str) -> Any:
-        """Makes a call with one response. Raises ReachError."""
-
-    def streaming(
-        self, method: str, request: Any, authorization: str, traceparent: str, peer: str
-    ) -> AsyncGenerator[Any, None]:
-        """Makes a call with a stream of responses. Raises ReachError."""
-
-
 class ApiSettings(NamedTuple):
     """What the door takes, and from whom."""
 
@@ -90,11 +76,18 @@ class Api:
         self._closing = False
         self._calling: set[asyncio.Future[Any]] = set()
         self._streams: set[asyncio.Future[Any]] = set()
+        self._sockets: set[websocket.Socket] = set()
+        self._count = websocket.Count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
-        assert scope["type"] == "http"
+        """Answers one request, or has a WebSocket to its end."""
         steps = [unquote(step) for step in _raw_path(scope).removeprefix(PREFIX).strip("/").split("/")]
+        if steps == [websocket.PATH]:
+            await self._socket(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await no_such_path()(scope, receive, send)
+            return
         row, given, verbs = find(scope["method"], steps)
         if row is None:
             await (wrong_verb(verbs) if verbs else no_such_path())(scope, receive, send)
@@ -107,7 +100,8 @@ class Api:
             fill(row, request, heard.given, heard.query, key[: ID_BYTES + 1], last)
             return Asked(row.method, request, encode)
 
-        await self.respond(scope, receive, send, ask, given, sse.EventStream(row) if row.streams else None)
+        stream = sse.EventStream(row) if row.streams else None
+        await self.respond(scope, receive, send, ask, given, stream, row.method)
 
     async def respond(
         self,
@@ -117,14 +111,20 @@ class Api:
         ask: Callable[[Heard], Asked],
         given: dict[str, str],
         stream: sse.EventStream | None = None,
+        method: str = "",
     ) -> None:
-        """Reads a request, makes the call that `ask` makes of it, and writes the answer, or the `stream` of answers."""
+        """Reads a request, makes the call that `ask` makes of it, and writes the answer, or the `stream` of answers.
+        Nobody sends a body who may not make the call: of the `method`, if that is known before."""
         headers = Headers(scope=scope)
+        caller = headers.get("authorization", ""), headers.get("traceparent", ""), _peer(scope)
         try:
             if self._closing:
                 raise _stopping()
             self.settings.guard.check(scope["method"], headers)
-            body = await self._body(headers, receive) if scope["method"] == "POST" else b""
+            body = b""
+            if scope["method"] == "POST":
+                self._calls.admit(caller[0], caller[2], method)
+                body = await self._body(headers, receive)
             query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="strict")
             asked = ask(Heard(body, headers, query, given))
         except _Refused as refused:
@@ -136,7 +136,6 @@ class Api:
         except ReachError as error:
             await problem(error)(scope, receive, send)
             return
-        caller = headers.get("authorization", ""), headers.get("traceparent", ""), _peer(scope)
         if stream is not None:
             await self._stream(stream, (asked.method, asked.request, *caller), send, receive)
         else:
@@ -210,11 +209,42 @@ class Api:
         if not gone.done() or gone.cancelled():
             await out.end(send, _stopping())
 
+    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket, if its client may have one; what refuses it is a plain answer."""
+        headers, offered = Headers(scope=scope), scope.get("subprotocols", [])
+        caller = websocket.caller_of(headers, offered, _peer(scope))
+        try:
+            if scope["type"] != "websocket":
+                raise _Refused(426, InvalidRequest("this path speaks WebSocket", Reason.MALFORMED_MESSAGE))
+            if self._closing:
+                raise _stopping()
+            self.settings.guard.check("CONNECT", headers)
+            if offered and websocket.PROTOCOL not in offered:
+                message = f"offer the protocol {websocket.PROTOCOL}, or none"
+                raise InvalidRequest(message, Reason.VERSION_NOT_SUPPORTED)
+            self._calls.admit(caller.authorization, caller.peer)
+        except _Refused as refused:
+            upgrade = {"upgrade": "websocket", "connection": "upgrade"}
+            await problem(refused.error, refused.status, headers=upgrade)(scope, receive, send)
+            return
+        except ReachError as error:
+            await problem(error)(scope, receive, send)
+            return
+        await receive()  # that it is asked for
+        await send({"type": "websocket.accept", "subprotocol": websocket.PROTOCOL if offered else None})
+        one = websocket.Socket(self._calls, caller, self.settings.body_limit, self._count, receive, send)
+        self._sockets.add(one)
+        try:
+            await one.serve()
+        finally:
+            self._sockets.discard(one)
+
     async def close(self) -> None:
         """The server stops: nothing new, streams end at once, and what is being answered has a second."""
         self._closing = True
         for reading in self._streams:
             reading.cancel()
+        await asyncio.gather(*(one.leave() for one in self._sockets))
         if self._calling:
             await asyncio.wait(set(self._calling), timeout=CLOSE_SECONDS)
         for work in self._calling:

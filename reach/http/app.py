@@ -17,7 +17,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import uvicorn
@@ -32,7 +32,7 @@ from reach.http.api import Api
 from reach.http.known import known_routes
 from reach.http.page import described
 from reach.http.problems import HEADERS, no_such_path, problem, wrong_verb
-from reach.http.protocol import Protocol
+from reach.http.protocol import Protocol, socket_protocol
 from reach.http.routes import PREFIX
 from reach.store.base import KeyStore
 from reach.telemetry.exposition import CONTENT_TYPE
@@ -48,6 +48,8 @@ MayRead = Callable[[str], bool]
 
 CONNECTIONS: Final = 1_000
 """Connections at the same time, where nothing else is said."""
+FRAME_BYTES: Final = 1 << 20
+"""Largest message of a WebSocket, where nothing else is said."""
 _HEADER_BYTES: Final = 16_384
 _GRACE_S: Final = 2
 
@@ -124,9 +126,11 @@ class HttpServer:
         tls: tuple[str, str] | None = None,
         closing: Callable[[], Awaitable[None]] | None = None,
         connections: int = CONNECTIONS,
+        frame_limit: int = FRAME_BYTES,
     ) -> None:
         """`tls` names the files of certificate chain and key (PEM); `closing` ends what is open when this stops;
-        of more than so many `connections` each is answered with 503."""
+        of more than so many `connections` each is answered with 503; `frame_limit` is that of a WebSocket's
+        messages, in bytes."""
         self._closing = closing
         self._host = host
         self._port = port
@@ -137,7 +141,9 @@ class HttpServer:
             uvicorn.Config(
                 app,
                 http=Protocol,
-                ws="none",
+                ws=cast("Any", socket_protocol),
+                ws_max_size=frame_limit,
+                ws_per_message_deflate=False,
                 lifespan="off",
                 log_config=None,
                 log_level="warning",

@@ -61,7 +61,7 @@ def openapi(scopes: Scopes) -> Schema:
             "version": VERSION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             "description": "Tasks for AI agents: routing, delivery, streaming. Messages are those of the contract "
-            "agentreach.v1 in protobuf's JSON.",
+            "agentreach.v1 in protobuf's JSON. A WebSocket on /v1/ws makes many of these calls at a time.",
         },
         "servers": [{"url": "/"}],
         "security": [{"key": []}, {}],

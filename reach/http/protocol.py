@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import h11
 import msgspec
@@ -15,18 +15,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from reach.errors import InvalidRequest, Reason
 from reach.http.problems import MEDIA_TYPE, document
+from reach.http.unread import Unread
 
 HEAD_SECONDS: Final = 20.0
 """How long the head of a request may take to arrive, from the opening of the connection or its first byte."""
-UNREAD_SECONDS: Final = 60.0
-"""How long a client may take nothing of what waits for it."""
 
 
 class Protocol(H11Protocol):
     """One connection. See the module."""
 
     _head: asyncio.TimerHandle | None = None
-    _unread: asyncio.TimerHandle | None = None
+    _unread: Unread | None = None
 
     def connection_made(self, transport: Any) -> None:
         """The client has connected: it is to say what it wants."""
@@ -34,31 +33,32 @@ class Protocol(H11Protocol):
         # asyncio does this only for sockets that name their protocol, and one bound before does not. Without it
         # each answer but the first waits for 40 ms: its head is on the way, and its body until that is acknowledged.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._unread = Unread(transport, self.loop)
         self._head = self.loop.call_later(HEAD_SECONDS, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
-        self._end_timer("_head")
-        self._end_timer("_unread")
+        self._end_head()
+        self._end_unread()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
         """Something came, or an answer is complete."""
         super().handle_events()
         if self.conn.their_state is not h11.IDLE:
-            self._end_timer("_head")  # it is whole
+            self._end_head()  # it is whole
         elif self._head is None and self.conn.trailing_data[0]:
             self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it is told."""
         super().pause_writing()
-        if self._unread is None:
-            self._look_later()
+        if self._unread is not None:
+            self._unread.begin()
 
     def resume_writing(self) -> None:
         """It has read."""
-        self._end_timer("_unread")
+        self._end_unread()
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
@@ -72,19 +72,31 @@ class Protocol(H11Protocol):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
-    def _look_later(self) -> None:
-        waiting = self.transport.get_write_buffer_size()
-        self._unread = self.loop.call_later(UNREAD_SECONDS, self._look, waiting)
+    def _should_upgrade(self) -> bool:
+        """Only to WebSocket, and if there is room; other offers, such as curl's of HTTP/2, are not taken up."""
+        limit = self.limit_concurrency
+        if limit is not None and len(self.connections) >= limit:
+            return False  # and the request is answered as any other one too many
+        return self._get_upgrade() == b"websocket"
 
-    def _look(self, before: int) -> None:
-        """A slow client takes a little; one that is stuck takes nothing."""
-        if self.transport.get_write_buffer_size() < before:
-            self._look_later()
-        else:
-            self.transport.abort()
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """From now on another protocol has the connection."""
+        self._end_head()
+        self._end_unread()
+        super().handle_websocket_upgrade(event)
 
-    def _end_timer(self, name: Literal["_head", "_unread"]) -> None:
-        timer: asyncio.TimerHandle | None = getattr(self, name)
-        if timer is not None:
-            timer.cancel()
-        setattr(self, name, None)
+    def _end_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _end_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.end()
+
+
+def socket_protocol(**arguments: Any) -> Any:
+    """The protocol of a WebSocket. What it is made of is loaded with the first one: it costs a start 10 ms."""
+    from reach.http.socket_protocol import SocketProtocol
+
+    return SocketProtocol(**arguments)

@@ -114,7 +114,7 @@ ROWS: Final = (
 
 UNROUTED: Final[Mapping[str, str]] = {
     "AgentService/Attach": "the agent's own stream, both ways; over HTTP agents register, beat and report call by call",
-    "DispatchService/DispatchStream": "many tasks on one stream, both ways; over HTTP each task has its own call",
+    "DispatchService/DispatchStream": "many tasks on one stream, both ways; over HTTP `/v1/ws` has many calls",
     "HeartbeatService/StreamHeartbeats": "many beats on one stream, both ways; over HTTP one beat is one call",
     "ResultService/ReportResultStream": "a stream of requests; over HTTP deltas are reported call by call",
 }

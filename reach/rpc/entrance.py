@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted
 from reach.rpc.access import TABLE, Access, Admission
-from reach.rpc.principal import Authenticator, PeerProperties, set_principal
+from reach.rpc.principal import Authenticator, PeerProperties, Principal, set_principal
 from reach.telemetry.logs import RepeatedLogger, frames_of
 from reach.telemetry.tracing import TraceContext, Tracing, set_current_trace
 from reach.wire.status import TABLE as CODES
@@ -85,15 +85,21 @@ class Entrance:
         trace = self.tracing.accept(traceparent)
         set_current_trace(trace)
         if access.scopes:
-            principal = self._authenticator.authenticate(authorization, peer)
-            if access.scopes.isdisjoint(principal.scopes):
-                wanted = ", ".join(sorted(access.scopes))
-                raise InvalidRequest(f"this call needs one of the scopes: {wanted}", Reason.PERMISSION_DENIED)
-            set_principal(principal)
+            set_principal(self.recognise(authorization, peer, access.scopes))
         if gate.held >= gate.limit:
             raise gate.full()
         gate.held += 1
         return trace
+
+    def recognise(
+        self, authorization: str, peer: Callable[[], PeerProperties], scopes: frozenset[str] | None = None
+    ) -> Principal:
+        """Who is it, and does he have one of the scopes, if any is asked for. Raises InvalidRequest."""
+        principal = self._authenticator.authenticate(authorization, peer)
+        if scopes is not None and scopes.isdisjoint(principal.scopes):
+            wanted = ", ".join(sorted(scopes))
+            raise InvalidRequest(f"this call needs one of the scopes: {wanted}", Reason.PERMISSION_DENIED)
+        return principal
 
     def anywhere(self, method: str, behaviour: Callable[..., Any], *, streams: bool) -> Callable[..., Any]:
         """The behaviour of a method with one request, wherever it has to be done. What another node answers comes as

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from google.protobuf.message_factory import GetMessageClass
 
-from reach.errors import InvalidRequest, Reason
+from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.access import TABLE, Access
 from reach.rpc.entrance import Entrance, leaf_of, short_name
 from reach.rpc.peer_service import Behaviour
@@ -44,6 +44,17 @@ class InnerCalls:
     def scopes(self, method: str) -> frozenset[str]:
         """Any one of these opens the method."""
         return TABLE[method].scopes
+
+    def admit(self, authorization: str, peer: str, method: str = "") -> None:
+        """Refuses at once who is nobody, or may not make calls of a method, before anything of the call is read.
+
+        Raises:
+            InvalidRequest: UNAUTHENTICATED or PERMISSION_DENIED; already counted and logged.
+        """
+        try:
+            self._entrance.recognise(authorization, _no_certificate, self._access(method).scopes if method else None)
+        except ReachError as error:
+            raise self._entrance.failed(short_name(method) or "HTTP", error, peer) from None
 
     async def unary(self, method: str, request: Any, authorization: str, traceparent: str, peer: str) -> Any:
         """Makes a call with one response.

@@ -62,6 +62,27 @@ async def test_the_page_is_true(node, agent):
     assert isinstance(agent, AgentByHand)
 
 
+async def test_the_example_of_a_socket_is_true(node, agent):
+    script = {block["name"]: block["text"] for block in _BLOCK.finditer(PAGE.read_text())}["socket"]
+    path = shutil.which("node")
+    if path is None:
+        pytest.skip("NO NODE, SO THE SOCKET OF docs/http.md IS NOT TESTED")
+    await agent.join("echo")
+    answering = asyncio.ensure_future(echo(agent))
+    command = script.replace("localhost:8800", f"127.0.0.1:{node.admin_port}")
+    process = await asyncio.create_subprocess_exec(
+        path, "--experimental-websocket", "-e", command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(20):
+        printed, complaints = await process.communicate()
+    if b"bad option" in complaints:
+        pytest.skip("THIS NODE HAS NO WebSocket, SO THE SOCKET OF docs/http.md IS NOT TESTED")
+    answering.cancel()
+    lines = printed.decode().splitlines()
+    assert [line.split()[:2] for line in lines] == [["1", "1"], ["1", "2"], ["1", "3"]], (printed, complaints)
+    assert lines[-1].endswith("hello")
+
+
 async def test_the_page_has_all_paths():
     listed = re.findall(r"^\| `([A-Z]+) (/v1/\S+)` \| (.+) \| `(\w+/\w+)` \|$", PAGE.read_text(), re.MULTILINE)
     assert listed == [(row.verb, f"/v1{row.path}", row.says, row.rpc) for row in ROWS]

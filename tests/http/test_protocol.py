@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from reach.http import protocol
+from reach.http import protocol, unread
 from reach.http.app import create_app
 from tests.http.test_app import Node, serving
 from tests.rpc.peers import TIMEOUT
@@ -53,7 +53,7 @@ async def test_answers_on_one_connection_wait_for_nothing():
 
 
 async def test_GOV_5_a_client_that_reads_nothing_is_let_go(monkeypatch):
-    monkeypatch.setattr(protocol, "UNREAD_SECONDS", 0.5)
+    monkeypatch.setattr(unread, "UNREAD_SECONDS", 0.5)
     size = 32 << 20
     async with serving(create_app(Node().ready, lambda: b"x" * size)) as client:
         reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port, limit=1024)
