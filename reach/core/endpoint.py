@@ -18,3 +18,5 @@ class Endpoint(NamedTuple):
     """Its server allows pings each 10 s (feature `keepalive`); one with gRPC's defaults would cut us off for them."""
     hands_over: bool = False
     """It says what it knows of a session that is about to move (feature `handoff`)."""
+    card: bytes = b""
+    """What the card of an A2A agent says of calls (`AdoptedCard` of the contract)."""

@@ -82,6 +82,7 @@ ROWS: Final = (
     Row("POST", "/run", "DispatchService/Run", "Give a task and follow it", key=_TASK),
     Row("POST", "/routes/preview", "DispatchService/PreviewRoute", "Where a task would go"),
     Row("POST", "/agents", "RegistryService/Register", "Register an instance, or update it"),
+    Row("POST", "/adoptions", "RegistryService/Adopt", "An A2A agent becomes a member of the fleet, by its card"),
     Row("GET", "/agents", "RegistryService/ListAgents", "Instances, by id", flat="filter"),
     Row("GET", "/agents/{instance_id}", "RegistryService/GetAgent", "One instance"),
     Row("DELETE", "/agents/{instance_id}", "RegistryService/Deregister", "Remove an instance"),

@@ -47,6 +47,7 @@ _CONTROL, _STREAMS, _SUBMITS = Admission.CONTROL, Admission.STREAMS, Admission.S
 _OURS: Final[Mapping[str, Mapping[str, Access]]] = {
     "RegistryService": {
         "Register": Access(_AGENT, _CONTROL),
+        "Adopt": Access(_AGENT_OR_OPERATOR, _CONTROL),
         "Deregister": Access(_AGENT_OR_OPERATOR, _CONTROL),
         "Drain": Access(_AGENT_OR_OPERATOR, _CONTROL),
         "GetAgent": Access(_LOOKER, _CONTROL),

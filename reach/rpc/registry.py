@@ -28,6 +28,7 @@ from reach.rpc.waiting import Answer
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.faults import fault_of
 from reach.runtime.watching import Round, Watch
+from reach.transports.adopting import adopt
 from reach.wire.agent_rows import fill_agent
 from reach.wire.agents import read_registration
 from reach.wire.answers import duration, fill_error
@@ -75,6 +76,18 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         reply = Answer()
         self._reach.register(tenant, agent_type, joining, reply)
         return await reply.future, []
+
+    async def Adopt(self, request: registry_pb2.AdoptRequest, context: Any) -> registry_pb2.AdoptResponse:
+        """See the contract."""
+        dialler = self._services.dialler
+        assert dialler is not None
+        instance, registration, warnings = await adopt(dialler, principal_of(context).tenant, request.terms)
+        return registry_pb2.AdoptResponse(
+            registration=registration,
+            warnings=warnings,
+            blocked_by=instance.blocked_by,
+            generation=instance.generation,
+        )
 
     async def Deregister(
         self, request: registry_pb2.DeregisterRequest, context: Any

@@ -51,6 +51,9 @@ class Dialling(Protocol):
     def forget(self, target: Dialled) -> None:
         """It is gone."""
 
+    async def card_changed(self, target: Dialled, card: bytes) -> None:
+        """Its card says something new."""
+
 
 class Dialled:
     """One instance that is dialled (`runtime.probes.Target`)."""
@@ -126,6 +129,10 @@ class Dialled:
         else:
             async with self.lock:
                 self._say_hello(outcome)
+        if outcome.facts is not None:
+            self.post(ev.Checked(instance, True, {"adopted": outcome.facts}, None, ""))
+        if outcome.card is not None:
+            await self._dialler.card_changed(self, outcome.card)
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
@@ -258,6 +265,8 @@ class Dialled:
         former, self._probes = self._probes, None
         if former is not None:
             await former.close()
+        if way is not None and self._way is not None:
+            way.takes_over(self._way)
         self._endpoint, self._way = endpoint, way
         self._probes = way.sounder(self._dialler.timeout_s) if way is not None else None
 

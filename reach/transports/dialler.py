@@ -12,10 +12,11 @@ from reach.core.model import Fault, Instance
 from reach.errors import InvalidRequest, Reason, ResourceExhausted, Unavailable, error_of
 from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
+from reach.transports.adopting import card_changed
 from reach.transports.credentials import Credentials
 from reach.transports.dialled import Dialled
 from reach.transports.seam import Approach, Way
-from reach.transports.ways import way_to
+from reach.transports.ways import load_a2a, way_to
 from reach.wire.addresses import AgentRules, read_address
 from reach.wire.requests import invalid
 
@@ -155,12 +156,25 @@ class Dialler:
             warnings.append(judgement.warning)
         if judgement.refusal:
             return None, warnings
-        approach = Approach(address, tuple(ips), token, settings.credentials.tls_roots, settings.payload_limit)
+        if endpoint.card:
+            await load_a2a()
+        approach = Approach(
+            address,
+            tuple(ips),
+            token,
+            settings.credentials.tls_roots,
+            settings.payload_limit,
+            settings.rules.refusal,
+        )
         return way_to(endpoint, approach), warnings
 
     def hasten(self, target: Dialled) -> None:
         """Its next probe is due now."""
         self.probes.hasten(target)
+
+    async def card_changed(self, target: Dialled, card: bytes) -> None:
+        """The card of an A2A agent says something new."""
+        await card_changed(self, target, card)
 
     def forget(self, target: Dialled) -> None:
         """An instance is gone."""

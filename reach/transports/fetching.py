@@ -26,6 +26,8 @@ class Fetched(NamedTuple):
     """Why there is none."""
     headers: Mapping[str, str] = {}
     """Of the answer, in lower case; the last of each name."""
+    status: int = 0
+    """Of HTTP; 0: there was no answer. 304 is no error: the caller asked whether there is something new."""
 
 
 async def fetch(
@@ -68,13 +70,16 @@ async def fetch(
 
 async def _read(answer: Any, limit: int) -> Fetched:
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
-    if 300 <= answer.status < 400:
-        return Fetched(error=f"it answered {answer.status}: redirects are not followed", headers=headers)
-    if answer.status != 200:
-        return Fetched(error=f"it answered {answer.status}", headers=headers)
+    status: int = answer.status
+    if status == 304:
+        return Fetched(headers=headers, status=status)
+    if 300 <= status < 400:
+        return Fetched(error=f"it answered {status}: redirects are not followed", headers=headers, status=status)
+    if status != 200:
+        return Fetched(error=f"it answered {status}", headers=headers, status=status)
     body = bytearray()
     async for piece in answer.aiter_stream():
         body += piece
         if len(body) > limit:
-            return Fetched(error=f"it is over {limit} bytes", headers=headers)
-    return Fetched(bytes(body), headers=headers)
+            return Fetched(error=f"it is over {limit} bytes", headers=headers, status=status)
+    return Fetched(bytes(body), headers=headers, status=status)

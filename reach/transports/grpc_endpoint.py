@@ -18,7 +18,7 @@ from reach.core.endpoint import Endpoint
 from reach.core.model import Fault
 from reach.errors import ErrorClass, InvalidRequest, Reason
 from reach.transports.probing import SERVICE, ProbeChannel
-from reach.transports.seam import Approach, Failed
+from reach.transports.seam import Approach, Failed, Way
 from reach.wire.sessions import SNAPSHOT_BYTES
 from reach.wire.status import DETAILS_KEY, bounded_text, error_from_rpc
 
@@ -117,6 +117,9 @@ class Route:
             return grpc.aio.insecure_channel(target, options=options)
         # The certificate must be for the authority, which is the name that was given.
         return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(self.tls_roots), options=options)
+
+    def takes_over(self, former: Way) -> None:
+        """See Way. Nothing is learned."""
 
     def line(self, endpoint: Endpoint) -> Connection:
         """See Way."""

@@ -6,8 +6,8 @@ the words of AgentEndpointService, so that everything behind the seam is the sam
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
 
 from agentreach.v1 import attempt_pb2, endpoint_pb2
 from reach.core.endpoint import Endpoint
@@ -92,6 +92,10 @@ class CheckOutcome(NamedTuple):
     refused: bool = False
     knows: bool = True
     """It says what it runs, so that what it does not name does not run there."""
+    facts: dict[str, Any] | None = None
+    """What else is known of an agent that was adopted (`Adopted` of the contract)."""
+    card: bytes | None = None
+    """Its card, if that says something new."""
 
 
 class Sounder(Protocol):
@@ -120,6 +124,8 @@ class Approach(NamedTuple):
     """PEM of the authorities that sign the certificates of agents; None: those of the system."""
     payload_limit: int
     """The largest payload, in bytes."""
+    refusal: Callable[[str, list[str]], str] = lambda _host, _found: "only the endpoint itself may be connected to"
+    """Judges other hosts that the endpoint makes us connect to (`AgentRules.refusal`)."""
 
 
 class Way(Protocol):
@@ -127,6 +133,9 @@ class Way(Protocol):
 
     payload_limit: int
     """The largest payload, in bytes."""
+
+    def takes_over(self, former: Way) -> None:
+        """It leads to the same instance as a former one: what that learned of the agent is known."""
 
     def line(self, endpoint: Endpoint) -> Line:
         """Connections for its work."""

@@ -16,7 +16,10 @@ from reach.wire.requests import invalid
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _URL: Final = re.compile(r"(grpcs?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([0-9]{1,5})/?\Z", re.IGNORECASE)
-SCHEMES: Final = ("grpc", "grpcs")
+_A2A_URL: Final = re.compile(
+    r"(a2a\+https?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?(/[!-\"$-~]*)?\Z", re.IGNORECASE
+)
+SCHEMES: Final = ("grpc", "grpcs", "a2a+http", "a2a+https")
 """Kinds of endpoints that are dialled (`transports.ways`)."""
 _FIELD: Final = "registration.endpoints.url"
 _LAST_4_BYTES: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96", "::/96")))
@@ -52,15 +55,27 @@ class Address(NamedTuple):
 
 
 def read_address(url: str) -> Address:
-    """The parts of `grpc://host:port` or `grpcs://host:port`.
+    """The parts of `grpc://host:port` or `grpcs://host:port`, or of `a2a+https://host[:port][/path]`.
 
     Raises:
         InvalidRequest: INVALID_FIELD: it has a path, a user, a query, or no port.
     """
+    if url[:4].lower() == "a2a+":
+        return _read_a2a(url)
     match = _URL.match(url)
     if match is None or not 1 <= int(match[3]) <= 65_535:
         raise invalid(_FIELD, "must be grpc://host:port or grpcs://host:port, with nothing else in it")
     return Address(match[2].strip("[]"), int(match[3]), match[1].lower() == "grpcs", match[1].lower())
+
+
+def _read_a2a(url: str) -> Address:
+    """Where an interface of an A2A agent is; for gRPC without a path."""
+    found = _A2A_URL.match(url)
+    tls = found is not None and found[1].lower() == "a2a+https"
+    port = int(found[3] or (443 if tls else 80)) if found is not None else 0
+    if found is None or not 1 <= port <= 65_535:
+        raise invalid(_FIELD, "must be a2a+https://host[:port][/path], or a2a+http://…, with nothing else in it")
+    return Address(found[2].strip("[]"), port, tls, found[1].lower(), found[4] or "")
 
 
 def embedded(address: IpAddress) -> IpAddress:

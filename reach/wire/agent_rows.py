@@ -67,6 +67,8 @@ def fill_agent(
     message.warnings.extend(instance.warnings)
     if instance.status:
         _fill_status(message.status, instance.status)
+    if (adopted := instance.status.get("adopted")) is not None:
+        _fill_adopted(message.adopted, adopted)
     if history:
         for wall_ms, state, reason in instance.history:
             message.history.add(at=timestamp(wall_ms), state=state, reason=bounded_text(reason, NOTE_BYTES))
@@ -91,6 +93,15 @@ def _fill_registration(message: agent_pb2.Registration, instance: Instance) -> N
     message.priority = instance.priority
     message.max_concurrency = instance.max_concurrency
     _set(message.heartbeat_interval, instance.heartbeat_ms)
+
+
+def _fill_adopted(message: agent_pb2.Adopted, facts: dict[str, Any]) -> None:
+    """What is known of an A2A agent, as of its last check."""
+    if facts.get("card_age_ms") is not None:
+        _set(message.card_age, facts["card_age_ms"])
+    message.card_error = facts.get("card_error", "")
+    message.calls, message.failed_calls = facts["calls"], facts["failed_calls"]
+    message.last_call_error = facts.get("last_call_error", "")
 
 
 def _set(field: Duration, milliseconds: int) -> None:

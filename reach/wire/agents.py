@@ -125,7 +125,7 @@ def _read_endpoint(r: agent_pb2.Registration) -> Endpoint | None:
             scheme = urlsplit(endpoint.url).scheme if endpoint.url else "stream"
         except ValueError:  # such as an open bracket
             scheme = "no URL"
-        if scheme in ("http", "https", "a2a+https"):
+        if scheme in ("http", "https"):
             message = f"endpoints of kind {scheme} are not built yet: serve gRPC, or open an Attach stream"
             raise Internal(message, Reason.NOT_IMPLEMENTED)
         if scheme in SCHEMES:
@@ -136,12 +136,24 @@ def _read_endpoint(r: agent_pb2.Registration) -> Endpoint | None:
             found = Endpoint(
                 endpoint.url,
                 endpoint.auth_reference,
-                *(name in features for name in ("rejoin", "effects", "keepalive", HANDOFF)),
+                rejoins="rejoin" in features,
+                asks_effects="effects" in features,
+                keeps_alive="keepalive" in features,
+                hands_over=HANDOFF in features,
             )
+            if scheme.startswith("a2a+"):
+                found = _adopted(endpoint, found)
         elif scheme != "stream":
             text = f"{endpoint.url!r} is none of stream:, grpc://, http(s)://, a2a+https://"
             raise invalid("registration.endpoints", text)
     return found
+
+
+def _adopted(endpoint: agent_pb2.Endpoint, found: Endpoint) -> Endpoint:
+    """An A2A agent: what its card said of calls goes along. What it runs can be asked again."""
+    if not endpoint.card.binding:
+        raise invalid("registration.endpoints.card", "is required of A2A agents: RegistryService.Adopt reads it")
+    return found._replace(rejoins=True, card=endpoint.card.SerializeToString(deterministic=True))
 
 
 def _read_profile(r: agent_pb2.Registration, stored: bool) -> Profile:

@@ -313,26 +313,207 @@ class Endpoint(_message.Message):
     URL_FIELD_NUMBER: _builtins.int
     HEALTH_PATH_FIELD_NUMBER: _builtins.int
     AUTH_REFERENCE_FIELD_NUMBER: _builtins.int
+    CARD_FIELD_NUMBER: _builtins.int
     url: _builtins.str
     """`stream:` (the agent dials us; the default), `grpc://host:port`, `http(s)://…` or `a2a+https://…`."""
     health_path: _builtins.str
     """Path of the health check, for http(s)."""
     auth_reference: _builtins.str
     """Name of the credentials that we send: an entry of the server's `agents.auth` for this tenant and host."""
+    @_builtins.property
+    def card(self) -> Global___AdoptedCard:
+        """Of an A2A agent that was adopted by its card (RegistryService.Adopt): what the card says of calls. The URL is then
+        `a2a+https://…` or `a2a+http://…`, and leads to the interface that is called.
+        """
+
     def __init__(
         self,
         *,
         url: _builtins.str = ...,
         health_path: _builtins.str = ...,
         auth_reference: _builtins.str = ...,
+        card: Global___AdoptedCard | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["card", b"card"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["auth_reference", b"auth_reference", "health_path", b"health_path", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["auth_reference", b"auth_reference", "card", b"card", "health_path", b"health_path", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Endpoint: _TypeAlias = Endpoint  # noqa: Y015
+
+@_typing.final
+class AdoptionTerms(_message.Message):
+    """What the operator says of an A2A agent that is adopted; the rest is from its card, also when that changes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CARD_URL_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    AGENT_TYPE_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    URL_FIELD_NUMBER: _builtins.int
+    AUTH_REFERENCE_FIELD_NUMBER: _builtins.int
+    MAX_CONCURRENCY_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    REGION_FIELD_NUMBER: _builtins.int
+    ZONE_FIELD_NUMBER: _builtins.int
+    ALLOWED_TENANTS_FIELD_NUMBER: _builtins.int
+    card_url: _builtins.str
+    """Where the card is: `https://host[:port][/path]`, or `http://…`, with or without `a2a+` before it. Without a path:
+    `/.well-known/agent-card.json`. Required.
+    """
+    agent_id: _builtins.str
+    """The logical agent; empty: the name on the card, in small letters and with dashes."""
+    agent_type: _builtins.str
+    """The type; empty: the agent_id."""
+    instance_id: _builtins.str
+    """The instance; empty: made of the agent_id and the address, so that adopting the same card again is an update."""
+    url: _builtins.str
+    """What is called instead of the URL on the card."""
+    auth_reference: _builtins.str
+    """Name of the credentials that we send: an entry of the server's `agents.auth` for this tenant and host."""
+    max_concurrency: _builtins.int
+    """How many tasks it takes at once; absent: one at first, and more while that goes well."""
+    weight: _builtins.int
+    """1 … 100; absent: 10."""
+    priority: _builtins.int
+    """0 … 9, higher first; absent: 3."""
+    region: _builtins.str
+    """Its region."""
+    zone: _builtins.str
+    """Its zone."""
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tags for selectors."""
+
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Labels for people and filters."""
+
+    @_builtins.property
+    def allowed_tenants(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Other tenants that may call it."""
+
+    def __init__(
+        self,
+        *,
+        card_url: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+        agent_type: _builtins.str = ...,
+        instance_id: _builtins.str = ...,
+        url: _builtins.str = ...,
+        auth_reference: _builtins.str = ...,
+        max_concurrency: _builtins.int | None = ...,
+        weight: _builtins.int | None = ...,
+        priority: _builtins.int | None = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        region: _builtins.str = ...,
+        zone: _builtins.str = ...,
+        allowed_tenants: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_concurrency", b"_max_concurrency", "_priority", b"_priority", "_weight", b"_weight", "max_concurrency", b"max_concurrency", "priority", b"priority", "weight", b"weight"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_concurrency", b"_max_concurrency", "_priority", b"_priority", "_weight", b"_weight", "agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tenants", b"allowed_tenants", "auth_reference", b"auth_reference", "card_url", b"card_url", "instance_id", b"instance_id", "labels", b"labels", "max_concurrency", b"max_concurrency", "priority", b"priority", "region", b"region", "tags", b"tags", "url", b"url", "weight", b"weight", "zone", b"zone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_concurrency: _TypeAlias = _typing.Literal["max_concurrency"]  # noqa: Y015
+    _WhichOneofArgType__max_concurrency: _TypeAlias = _typing.Literal["_max_concurrency", b"_max_concurrency"]  # noqa: Y015
+    _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
+    _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
+    _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
+    _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_concurrency) -> _WhichOneofReturnType__max_concurrency | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
+
+Global___AdoptionTerms: _TypeAlias = AdoptionTerms  # noqa: Y015
+
+@_typing.final
+class AdoptedCard(_message.Message):
+    """What is kept of the card of an A2A agent, and who said what."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TERMS_FIELD_NUMBER: _builtins.int
+    BINDING_FIELD_NUMBER: _builtins.int
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    STREAMING_FIELD_NUMBER: _builtins.int
+    CREDENTIAL_HEADER_FIELD_NUMBER: _builtins.int
+    CREDENTIAL_SCHEME_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ORGANIZATION_FIELD_NUMBER: _builtins.int
+    DOCUMENTATION_URL_FIELD_NUMBER: _builtins.int
+    binding: _builtins.str
+    """`HTTP+JSON`, `JSONRPC` or `GRPC`."""
+    protocol_version: _builtins.str
+    """Version of A2A that the interface speaks."""
+    tenant: _builtins.str
+    """What each call must name, as the card says."""
+    streaming: _builtins.bool
+    """It streams; else it is polled."""
+    credential_header: _builtins.str
+    """Header of the credentials; empty: `authorization`."""
+    credential_scheme: _builtins.str
+    """What stands before the credentials in that header; empty: `Bearer`, or nothing in a header of its own."""
+    name: _builtins.str
+    """The name on the card."""
+    organization: _builtins.str
+    """Who provides it."""
+    documentation_url: _builtins.str
+    """Where people can read about it."""
+    @_builtins.property
+    def terms(self) -> Global___AdoptionTerms:
+        """What the operator said."""
+
+    def __init__(
+        self,
+        *,
+        terms: Global___AdoptionTerms | None = ...,
+        binding: _builtins.str = ...,
+        protocol_version: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        streaming: _builtins.bool = ...,
+        credential_header: _builtins.str = ...,
+        credential_scheme: _builtins.str = ...,
+        name: _builtins.str = ...,
+        organization: _builtins.str = ...,
+        documentation_url: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["terms", b"terms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["binding", b"binding", "credential_header", b"credential_header", "credential_scheme", b"credential_scheme", "documentation_url", b"documentation_url", "name", b"name", "organization", b"organization", "protocol_version", b"protocol_version", "streaming", b"streaming", "tenant", b"tenant", "terms", b"terms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptedCard: _TypeAlias = AdoptedCard  # noqa: Y015
 
 @_typing.final
 class Registration(_message.Message):
@@ -709,6 +890,7 @@ class Agent(_message.Message):
     PROBE_RTT_FIELD_NUMBER: _builtins.int
     PROBE_LOSS_FIELD_NUMBER: _builtins.int
     SESSIONS_FIELD_NUMBER: _builtins.int
+    ADOPTED_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant that owns it; shown to that tenant only."""
     revision: _builtins.int
@@ -775,6 +957,12 @@ class Agent(_message.Message):
     def probe_rtt(self) -> _duration_pb2.Duration:
         """Mean round trip of its probes; absent without an answered one."""
 
+    @_builtins.property
+    def adopted(self) -> Global___Adopted:
+        """Of an A2A agent that was adopted by its card: whether it can be found and whether calls go well. Whether it can be
+        reached is in the probes. None of the three stands for another.
+        """
+
     def __init__(
         self,
         *,
@@ -802,10 +990,11 @@ class Agent(_message.Message):
         probe_rtt: _duration_pb2.Duration | None = ...,
         probe_loss: _builtins.float | None = ...,
         sessions: _builtins.int = ...,
+        adopted: Global___Adopted | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_probe_loss", b"_probe_loss", "_reach_score", b"_reach_score", "availability_ttl", b"availability_ttl", "last_heartbeat_age", b"last_heartbeat_age", "probe_loss", b"probe_loss", "probe_rtt", b"probe_rtt", "reach_score", b"reach_score", "registered_at", b"registered_at", "registration", b"registration", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_probe_loss", b"_probe_loss", "_reach_score", b"_reach_score", "adopted", b"adopted", "availability_ttl", b"availability_ttl", "last_heartbeat_age", b"last_heartbeat_age", "probe_loss", b"probe_loss", "probe_rtt", b"probe_rtt", "reach_score", b"reach_score", "registered_at", b"registered_at", "registration", b"registration", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_probe_loss", b"_probe_loss", "_reach_score", b"_reach_score", "availability", b"availability", "availability_ttl", b"availability_ttl", "blocked_by", b"blocked_by", "conditions", b"conditions", "generation", b"generation", "health", b"health", "history", b"history", "inflight", b"inflight", "last_heartbeat_age", b"last_heartbeat_age", "last_probe_error", b"last_probe_error", "load", b"load", "max_concurrency", b"max_concurrency", "probe_loss", b"probe_loss", "probe_rtt", b"probe_rtt", "probe_status", b"probe_status", "reach_score", b"reach_score", "registered_at", b"registered_at", "registration", b"registration", "revision", b"revision", "sessions", b"sessions", "status", b"status", "suspected_by", b"suspected_by", "tenant", b"tenant", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_probe_loss", b"_probe_loss", "_reach_score", b"_reach_score", "adopted", b"adopted", "availability", b"availability", "availability_ttl", b"availability_ttl", "blocked_by", b"blocked_by", "conditions", b"conditions", "generation", b"generation", "health", b"health", "history", b"history", "inflight", b"inflight", "last_heartbeat_age", b"last_heartbeat_age", "last_probe_error", b"last_probe_error", "load", b"load", "max_concurrency", b"max_concurrency", "probe_loss", b"probe_loss", "probe_rtt", b"probe_rtt", "probe_status", b"probe_status", "reach_score", b"reach_score", "registered_at", b"registered_at", "registration", b"registration", "revision", b"revision", "sessions", b"sessions", "status", b"status", "suspected_by", b"suspected_by", "tenant", b"tenant", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__probe_loss: _TypeAlias = _typing.Literal["probe_loss"]  # noqa: Y015
     _WhichOneofArgType__probe_loss: _TypeAlias = _typing.Literal["_probe_loss", b"_probe_loss"]  # noqa: Y015
@@ -817,6 +1006,46 @@ class Agent(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__reach_score) -> _WhichOneofReturnType__reach_score | None: ...
 
 Global___Agent: _TypeAlias = Agent  # noqa: Y015
+
+@_typing.final
+class Adopted(_message.Message):
+    """How an A2A agent that was adopted does, beside its probes. Its owner sees it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CARD_AGE_FIELD_NUMBER: _builtins.int
+    CARD_ERROR_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    FAILED_CALLS_FIELD_NUMBER: _builtins.int
+    LAST_CALL_ERROR_FIELD_NUMBER: _builtins.int
+    card_error: _builtins.str
+    """Why it could not be read since then."""
+    calls: _builtins.int
+    """Calls that came to an end, whatever that was, since the node has it."""
+    failed_calls: _builtins.int
+    """Those of them that failed."""
+    last_call_error: _builtins.str
+    """Why the last of these failed."""
+    @_builtins.property
+    def card_age(self) -> _duration_pb2.Duration:
+        """How long ago its card was read, or found unchanged, for the last time; absent: not since the node has it."""
+
+    def __init__(
+        self,
+        *,
+        card_age: _duration_pb2.Duration | None = ...,
+        card_error: _builtins.str = ...,
+        calls: _builtins.int = ...,
+        failed_calls: _builtins.int = ...,
+        last_call_error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["card_age", b"card_age"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "card_age", b"card_age", "card_error", b"card_error", "failed_calls", b"failed_calls", "last_call_error", b"last_call_error"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Adopted: _TypeAlias = Adopted  # noqa: Y015
 
 @_typing.final
 class StateChange(_message.Message):

@@ -26,7 +26,7 @@ from agentreach.v1 import agent_pb2 as agentreach_dot_v1_dot_agent__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61gentreach/v1/registry.proto\x12\ragentreach.v1\x1a\x19\x61gentreach/v1/agent.proto\x1a\x1egoogle/protobuf/duration.proto\"D\n\x0fRegisterRequest\x12\x31\n\x0cregistration\x18\x01 \x01(\x0b\x32\x1b.agentreach.v1.Registration\"\xaa\x01\n\x10RegisterResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12\x10\n\x08warnings\x18\x04 \x03(\t\x12\x35\n\x12heartbeat_interval\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nblocked_by\x18\x06 \x01(\t\"9\n\x11\x44\x65registerRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\"\x14\n\x12\x44\x65registerResponse\"p\n\x0c\x44rainRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12+\n\x08\x64\x65\x61\x64line\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04undo\x18\x04 \x01(\x08\"%\n\rDrainResponse\x12\x14\n\x0cinstance_ids\x18\x01 \x03(\t\"&\n\x0fGetAgentRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\"7\n\x10GetAgentResponse\x12#\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x14.agentreach.v1.Agent\"|\n\x0b\x41gentFilter\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x12\n\nagent_type\x18\x02 \x01(\t\x12\x12\n\ncapability\x18\x03 \x01(\t\x12\x0c\n\x04tags\x18\x04 \x03(\t\x12%\n\x06health\x18\x05 \x03(\x0e\x32\x15.agentreach.v1.Health\"f\n\x11ListAgentsRequest\x12*\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1a.agentreach.v1.AgentFilter\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x12\n\npage_token\x18\x03 \x01(\t\"S\n\x12ListAgentsResponse\x12$\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x14.agentreach.v1.Agent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"P\n\x12WatchAgentsRequest\x12*\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1a.agentreach.v1.AgentFilter\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"\x90\x01\n\x13WatchAgentsResponse\x12$\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x14.agentreach.v1.Agent\x12\x0f\n\x07removed\x18\x02 \x03(\t\x12\r\n\x05reset\x18\x03 \x01(\x08\x12\x0f\n\x07in_sync\x18\x04 \x01(\x08\x12\x0e\n\x06\x63ursor\x18\x05 \x01(\t\x12\x12\n\nlost_nodes\x18\x06 \x03(\t2\xed\x03\n\x0fRegistryService\x12K\n\x08Register\x12\x1e.agentreach.v1.RegisterRequest\x1a\x1f.agentreach.v1.RegisterResponse\x12Q\n\nDeregister\x12 .agentreach.v1.DeregisterRequest\x1a!.agentreach.v1.DeregisterResponse\x12\x42\n\x05\x44rain\x12\x1b.agentreach.v1.DrainRequest\x1a\x1c.agentreach.v1.DrainResponse\x12K\n\x08GetAgent\x12\x1e.agentreach.v1.GetAgentRequest\x1a\x1f.agentreach.v1.GetAgentResponse\x12Q\n\nListAgents\x12 .agentreach.v1.ListAgentsRequest\x1a!.agentreach.v1.ListAgentsResponse\x12V\n\x0bWatchAgents\x12!.agentreach.v1.WatchAgentsRequest\x1a\".agentreach.v1.WatchAgentsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x61gentreach/v1/registry.proto\x12\ragentreach.v1\x1a\x19\x61gentreach/v1/agent.proto\x1a\x1egoogle/protobuf/duration.proto\"D\n\x0fRegisterRequest\x12\x31\n\x0cregistration\x18\x01 \x01(\x0b\x32\x1b.agentreach.v1.Registration\"\xaa\x01\n\x10RegisterResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12\x10\n\x08warnings\x18\x04 \x03(\t\x12\x35\n\x12heartbeat_interval\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nblocked_by\x18\x06 \x01(\t\";\n\x0c\x41\x64optRequest\x12+\n\x05terms\x18\x01 \x01(\x0b\x32\x1c.agentreach.v1.AdoptionTerms\"|\n\rAdoptResponse\x12\x31\n\x0cregistration\x18\x01 \x01(\x0b\x32\x1b.agentreach.v1.Registration\x12\x10\n\x08warnings\x18\x02 \x03(\t\x12\x12\n\nblocked_by\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\"9\n\x11\x44\x65registerRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\"\x14\n\x12\x44\x65registerResponse\"p\n\x0c\x44rainRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12+\n\x08\x64\x65\x61\x64line\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0c\n\x04undo\x18\x04 \x01(\x08\"%\n\rDrainResponse\x12\x14\n\x0cinstance_ids\x18\x01 \x03(\t\"&\n\x0fGetAgentRequest\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\"7\n\x10GetAgentResponse\x12#\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x14.agentreach.v1.Agent\"|\n\x0b\x41gentFilter\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x12\n\nagent_type\x18\x02 \x01(\t\x12\x12\n\ncapability\x18\x03 \x01(\t\x12\x0c\n\x04tags\x18\x04 \x03(\t\x12%\n\x06health\x18\x05 \x03(\x0e\x32\x15.agentreach.v1.Health\"f\n\x11ListAgentsRequest\x12*\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1a.agentreach.v1.AgentFilter\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x12\n\npage_token\x18\x03 \x01(\t\"S\n\x12ListAgentsResponse\x12$\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x14.agentreach.v1.Agent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"P\n\x12WatchAgentsRequest\x12*\n\x06\x66ilter\x18\x01 \x01(\x0b\x32\x1a.agentreach.v1.AgentFilter\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"\x90\x01\n\x13WatchAgentsResponse\x12$\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x14.agentreach.v1.Agent\x12\x0f\n\x07removed\x18\x02 \x03(\t\x12\r\n\x05reset\x18\x03 \x01(\x08\x12\x0f\n\x07in_sync\x18\x04 \x01(\x08\x12\x0e\n\x06\x63ursor\x18\x05 \x01(\t\x12\x12\n\nlost_nodes\x18\x06 \x03(\t2\xb1\x04\n\x0fRegistryService\x12K\n\x08Register\x12\x1e.agentreach.v1.RegisterRequest\x1a\x1f.agentreach.v1.RegisterResponse\x12\x42\n\x05\x41\x64opt\x12\x1b.agentreach.v1.AdoptRequest\x1a\x1c.agentreach.v1.AdoptResponse\x12Q\n\nDeregister\x12 .agentreach.v1.DeregisterRequest\x1a!.agentreach.v1.DeregisterResponse\x12\x42\n\x05\x44rain\x12\x1b.agentreach.v1.DrainRequest\x1a\x1c.agentreach.v1.DrainResponse\x12K\n\x08GetAgent\x12\x1e.agentreach.v1.GetAgentRequest\x1a\x1f.agentreach.v1.GetAgentResponse\x12Q\n\nListAgents\x12 .agentreach.v1.ListAgentsRequest\x1a!.agentreach.v1.ListAgentsResponse\x12V\n\x0bWatchAgents\x12!.agentreach.v1.WatchAgentsRequest\x1a\".agentreach.v1.WatchAgentsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,28 +37,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERREQUEST']._serialized_end=174
   _globals['_REGISTERRESPONSE']._serialized_start=177
   _globals['_REGISTERRESPONSE']._serialized_end=347
-  _globals['_DEREGISTERREQUEST']._serialized_start=349
-  _globals['_DEREGISTERREQUEST']._serialized_end=406
-  _globals['_DEREGISTERRESPONSE']._serialized_start=408
-  _globals['_DEREGISTERRESPONSE']._serialized_end=428
-  _globals['_DRAINREQUEST']._serialized_start=430
-  _globals['_DRAINREQUEST']._serialized_end=542
-  _globals['_DRAINRESPONSE']._serialized_start=544
-  _globals['_DRAINRESPONSE']._serialized_end=581
-  _globals['_GETAGENTREQUEST']._serialized_start=583
-  _globals['_GETAGENTREQUEST']._serialized_end=621
-  _globals['_GETAGENTRESPONSE']._serialized_start=623
-  _globals['_GETAGENTRESPONSE']._serialized_end=678
-  _globals['_AGENTFILTER']._serialized_start=680
-  _globals['_AGENTFILTER']._serialized_end=804
-  _globals['_LISTAGENTSREQUEST']._serialized_start=806
-  _globals['_LISTAGENTSREQUEST']._serialized_end=908
-  _globals['_LISTAGENTSRESPONSE']._serialized_start=910
-  _globals['_LISTAGENTSRESPONSE']._serialized_end=993
-  _globals['_WATCHAGENTSREQUEST']._serialized_start=995
-  _globals['_WATCHAGENTSREQUEST']._serialized_end=1075
-  _globals['_WATCHAGENTSRESPONSE']._serialized_start=1078
-  _globals['_WATCHAGENTSRESPONSE']._serialized_end=1222
-  _globals['_REGISTRYSERVICE']._serialized_start=1225
-  _globals['_REGISTRYSERVICE']._serialized_end=1718
+  _globals['_ADOPTREQUEST']._serialized_start=349
+  _globals['_ADOPTREQUEST']._serialized_end=408
+  _globals['_ADOPTRESPONSE']._serialized_start=410
+  _globals['_ADOPTRESPONSE']._serialized_end=534
+  _globals['_DEREGISTERREQUEST']._serialized_start=536
+  _globals['_DEREGISTERREQUEST']._serialized_end=593
+  _globals['_DEREGISTERRESPONSE']._serialized_start=595
+  _globals['_DEREGISTERRESPONSE']._serialized_end=615
+  _globals['_DRAINREQUEST']._serialized_start=617
+  _globals['_DRAINREQUEST']._serialized_end=729
+  _globals['_DRAINRESPONSE']._serialized_start=731
+  _globals['_DRAINRESPONSE']._serialized_end=768
+  _globals['_GETAGENTREQUEST']._serialized_start=770
+  _globals['_GETAGENTREQUEST']._serialized_end=808
+  _globals['_GETAGENTRESPONSE']._serialized_start=810
+  _globals['_GETAGENTRESPONSE']._serialized_end=865
+  _globals['_AGENTFILTER']._serialized_start=867
+  _globals['_AGENTFILTER']._serialized_end=991
+  _globals['_LISTAGENTSREQUEST']._serialized_start=993
+  _globals['_LISTAGENTSREQUEST']._serialized_end=1095
+  _globals['_LISTAGENTSRESPONSE']._serialized_start=1097
+  _globals['_LISTAGENTSRESPONSE']._serialized_end=1180
+  _globals['_WATCHAGENTSREQUEST']._serialized_start=1182
+  _globals['_WATCHAGENTSREQUEST']._serialized_end=1262
+  _globals['_WATCHAGENTSRESPONSE']._serialized_start=1265
+  _globals['_WATCHAGENTSRESPONSE']._serialized_end=1409
+  _globals['_REGISTRYSERVICE']._serialized_start=1412
+  _globals['_REGISTRYSERVICE']._serialized_end=1973
 # @@protoc_insertion_point(module_scope)

@@ -42,6 +42,11 @@ class RegistryServiceStub:
                 request_serializer=agentreach_dot_v1_dot_registry__pb2.RegisterRequest.SerializeToString,
                 response_deserializer=agentreach_dot_v1_dot_registry__pb2.RegisterResponse.FromString,
                 _registered_method=True)
+        self.Adopt = channel.unary_unary(
+                '/agentreach.v1.RegistryService/Adopt',
+                request_serializer=agentreach_dot_v1_dot_registry__pb2.AdoptRequest.SerializeToString,
+                response_deserializer=agentreach_dot_v1_dot_registry__pb2.AdoptResponse.FromString,
+                _registered_method=True)
         self.Deregister = channel.unary_unary(
                 '/agentreach.v1.RegistryService/Deregister',
                 request_serializer=agentreach_dot_v1_dot_registry__pb2.DeregisterRequest.SerializeToString,
@@ -79,6 +84,16 @@ class RegistryServiceServicer:
         """Registers one instance, or updates it. Idempotent, safe to retry: the same boot_id is an update, a new one a new
         generation, which fails the attempts of the old one.
         Errors: INVALID_FIELD, UNKNOWN_SKILL, STALE_GENERATION.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Adopt(self, request, context):
+        """Makes an A2A agent a member of the fleet: reads its card, registers what that says, and dials it from then on. The
+        card is looked at again every 30 s; what changes is taken over. Deregister ends it. Idempotent, safe to retry.
+        Errors: INVALID_FIELD (no card there, or none that we can call), UNKNOWN_SKILL, NOT_IMPLEMENTED (the server has no
+        A2A: `pip install agentreach[a2a]`).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -134,6 +149,11 @@ def add_RegistryServiceServicer_to_server(servicer, server):
                     servicer.Register,
                     request_deserializer=agentreach_dot_v1_dot_registry__pb2.RegisterRequest.FromString,
                     response_serializer=agentreach_dot_v1_dot_registry__pb2.RegisterResponse.SerializeToString,
+            ),
+            'Adopt': grpc.unary_unary_rpc_method_handler(
+                    servicer.Adopt,
+                    request_deserializer=agentreach_dot_v1_dot_registry__pb2.AdoptRequest.FromString,
+                    response_serializer=agentreach_dot_v1_dot_registry__pb2.AdoptResponse.SerializeToString,
             ),
             'Deregister': grpc.unary_unary_rpc_method_handler(
                     servicer.Deregister,
@@ -191,6 +211,33 @@ class RegistryService:
             '/agentreach.v1.RegistryService/Register',
             agentreach_dot_v1_dot_registry__pb2.RegisterRequest.SerializeToString,
             agentreach_dot_v1_dot_registry__pb2.RegisterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Adopt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentreach.v1.RegistryService/Adopt',
+            agentreach_dot_v1_dot_registry__pb2.AdoptRequest.SerializeToString,
+            agentreach_dot_v1_dot_registry__pb2.AdoptResponse.FromString,
             options,
             channel_credentials,
             insecure,

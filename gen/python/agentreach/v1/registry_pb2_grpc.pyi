@@ -41,6 +41,12 @@ class RegistryServiceStub:
     generation, which fails the attempts of the old one.
     Errors: INVALID_FIELD, UNKNOWN_SKILL, STALE_GENERATION.
     """
+    Adopt: _grpc.UnaryUnaryMultiCallable[_registry_pb2.AdoptRequest, _registry_pb2.AdoptResponse]
+    """Makes an A2A agent a member of the fleet: reads its card, registers what that says, and dials it from then on. The
+    card is looked at again every 30 s; what changes is taken over. Deregister ends it. Idempotent, safe to retry.
+    Errors: INVALID_FIELD (no card there, or none that we can call), UNKNOWN_SKILL, NOT_IMPLEMENTED (the server has no
+    A2A: `pip install agentreach[a2a]`).
+    """
     Deregister: _grpc.UnaryUnaryMultiCallable[_registry_pb2.DeregisterRequest, _registry_pb2.DeregisterResponse]
     """Removes one instance; its attempts move elsewhere. Safe to retry.
     Errors: INVALID_FIELD, AGENT_NOT_FOUND, STALE_GENERATION.
@@ -77,6 +83,12 @@ class RegistryServiceAsyncStub(RegistryServiceStub):
     """Registers one instance, or updates it. Idempotent, safe to retry: the same boot_id is an update, a new one a new
     generation, which fails the attempts of the old one.
     Errors: INVALID_FIELD, UNKNOWN_SKILL, STALE_GENERATION.
+    """
+    Adopt: _aio.UnaryUnaryMultiCallable[_registry_pb2.AdoptRequest, _registry_pb2.AdoptResponse]  # type: ignore[assignment]
+    """Makes an A2A agent a member of the fleet: reads its card, registers what that says, and dials it from then on. The
+    card is looked at again every 30 s; what changes is taken over. Deregister ends it. Idempotent, safe to retry.
+    Errors: INVALID_FIELD (no card there, or none that we can call), UNKNOWN_SKILL, NOT_IMPLEMENTED (the server has no
+    A2A: `pip install agentreach[a2a]`).
     """
     Deregister: _aio.UnaryUnaryMultiCallable[_registry_pb2.DeregisterRequest, _registry_pb2.DeregisterResponse]  # type: ignore[assignment]
     """Removes one instance; its attempts move elsewhere. Safe to retry.
@@ -117,6 +129,18 @@ class RegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         """Registers one instance, or updates it. Idempotent, safe to retry: the same boot_id is an update, a new one a new
         generation, which fails the attempts of the old one.
         Errors: INVALID_FIELD, UNKNOWN_SKILL, STALE_GENERATION.
+        """
+
+    @_abc_1.abstractmethod
+    def Adopt(
+        self,
+        request: _registry_pb2.AdoptRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_registry_pb2.AdoptResponse, _abc.Awaitable[_registry_pb2.AdoptResponse]]:
+        """Makes an A2A agent a member of the fleet: reads its card, registers what that says, and dials it from then on. The
+        card is looked at again every 30 s; what changes is taken over. Deregister ends it. Idempotent, safe to retry.
+        Errors: INVALID_FIELD (no card there, or none that we can call), UNKNOWN_SKILL, NOT_IMPLEMENTED (the server has no
+        A2A: `pip install agentreach[a2a]`).
         """
 
     @_abc_1.abstractmethod
