@@ -8,9 +8,10 @@ from typing import Any
 from agentreach.v1 import attach_pb2, attach_pb2_grpc, attempt_pb2
 from reach.core import events as ev
 from reach.core.model import Fault, Instance
-from reach.errors import InvalidRequest, ReachError, Reason
+from reach.errors import ErrorClass, InvalidRequest, ReachError, Reason
 from reach.rpc.callers import Hop
 from reach.rpc.links import AttachLink
+from reach.rpc.peer_messages import unavailable
 from reach.rpc.pings import FEATURE, Pings
 from reach.rpc.principal import Principal, credentials_ended, principal_of
 from reach.rpc.remote_links import RemoteLinks
@@ -30,6 +31,7 @@ LINKS = 1_000
 """Instances on one stream."""
 RUNNING = 100_000
 """Attempts that one hello may name."""
+CHANGING = "the link is changing hands: say it again after its welcome"
 EARLY = 10_000
 """Items that may come before the link is open."""
 EARLY_BYTES = 16 << 20
@@ -53,6 +55,9 @@ class AttachStream:
         """Frames that the agent was sent."""
         self._remote: RemoteLinks | None = None
         """Links that are other nodes'; made when there is one."""
+        self._parted: dict[int, None] = {}
+        """Links that were closed from here or handed back, until there is another hello: what the agent says of one
+        before it knows is not wrong. The oldest are forgotten beyond `LINKS`."""
         self.ours = False
         """The end of this stream is our doing: work waits for the agents to come back."""
         self.unheard = False
@@ -117,6 +122,7 @@ class AttachStream:
             link.pool = self._reach.hello(tenant, agent_type, joining, link, running, read_status(hello.status))
             link.instance_id = joining.instance_id
             self.links[number] = link
+            self._parted.pop(number, None)
             if self._remote is not None:
                 self._remote.leaves(number)
             link.hands_over = HANDOFF in hello.registration.features
@@ -138,8 +144,10 @@ class AttachStream:
         if known is not None:
             self.unlink(known)
         if self._hop is not None:
+            self.part(hello.link)
             self._hop.back(attach_pb2.AttachRequest(hellos=[hello]).SerializeToString(), where)
             return
+        self._parted.pop(hello.link, None)
         if self._remote is None:
             peers = self.services.peers
             assert peers is not None
@@ -159,8 +167,11 @@ class AttachStream:
                 self.refuse(link.number, item, fault_of(error))
 
     def _too_early(self, link: AttachLink | None, act: Callable[[AttachLink, Any, Any], None], item: Any) -> None:
-        """There is no hello, or it is not committed yet."""
-        if link is None:
+        """There is no hello, or it is not committed yet, or the link has gone elsewhere meanwhile: to be said again."""
+        if link is None and item.link in self._parted:
+            if hasattr(item, "key"):
+                self.refuse(item.link, item, fault_of(unavailable(CHANGING)))
+        elif link is None:
             error = InvalidRequest(f"there is no link {item.link}: say hello first", Reason.UNEXPECTED_FRAME)
             self.refuse(item.link, item, fault_of(error))
         else:
@@ -174,6 +185,8 @@ class AttachStream:
     def refuse(self, number: int, item: Any, fault: Fault, *, closed: bool = False) -> None:
         """Answers an item that has no meaning. Its key comes back, unless that is what is wrong with it."""
         self.services.metrics.refused(fault.reason)
+        if closed:
+            self.part(number, fault.error_class)
         key = getattr(item, "key", None)
         refusal = attach_pb2.LinkRefusal(link=number, closed=closed)
         if key is not None and len(key.task_id) <= ID_BYTES and len(key.tenant) <= ID_BYTES:
@@ -235,6 +248,14 @@ class AttachStream:
         if len(message.snapshot) > SNAPSHOT_BYTES:
             text = f"the snapshot has {len(message.snapshot)} bytes, at most {SNAPSHOT_BYTES} are allowed"
             raise InvalidRequest(text, Reason.PAYLOAD_TOO_LARGE)
+
+    def part(self, number: int, why: ErrorClass = ErrorClass.UNAVAILABLE) -> None:
+        """A link is not open here any more, and the agent may not know yet. Who may not come back is not waited for."""
+        if why is not ErrorClass.UNAVAILABLE:
+            return
+        self._parted[number] = None
+        if len(self._parted) > LINKS:
+            del self._parted[next(iter(self._parted))]
 
     def unlink(self, link: AttachLink) -> None:
         """The link is closed; the stream goes on."""

@@ -118,6 +118,7 @@ class AttachLink:
         fill_error(refusal.error, fault)
         self._stream.say(refusals=[refusal])
         self._stream.unlink(self)
+        self._stream.part(self.number, fault.error_class)
 
     def ping(self, nonce: int) -> None:
         """Asks for a sign of the agent's handler loop."""

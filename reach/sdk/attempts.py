@@ -64,8 +64,6 @@ class Attempts(Bridge):
         self.figures = figures
         self._fresh: list[Attempt] = []
         self._starts: deque[Start] = deque()
-        self._greeting = False
-        """A hello is out. Deltas wait for its answer, which says where they go on."""
 
     # What the server says
 
@@ -156,7 +154,6 @@ class Attempts(Bridge):
 
     def restore(self, replay: set[tuple[Key, int]], new_stream: bool) -> None:
         """A hello was answered: says again what the server lacks."""
-        self._greeting = False
         for key, attempt in self.running.items():
             flow = attempt.flow
             if flow is not None:
@@ -168,9 +165,9 @@ class Attempts(Bridge):
                 flow.whole = items is None or (not asked and (flow.whole or new_stream))
                 if new_stream:
                     flow.begin_again()
-            if new_stream:
-                self.effects.ask_again(attempt)
-                self.questions.say_again(attempt)
+            self.effects.ask_again(attempt)
+            self.questions.say_again(attempt)
+        self._outbox.wake()  # for what has waited
 
     # What handlers say
 
@@ -192,7 +189,7 @@ class Attempts(Bridge):
             self.fail(attempt, error)
             self._halt(attempt)
             return
-        if self._connection.up and not self._greeting and not flow.mute:
+        if self._connection.welcomed and not flow.mute:
             self._outbox.put(item)
 
     def finish(self, attempt: Attempt, value: Any) -> None:
@@ -259,7 +256,6 @@ class Attempts(Bridge):
 
     def running_fields(self) -> list[Fields]:
         """All that a hello must name: what runs, and what has ended with an outcome that follows."""
-        self._greeting = True
         fields: list[Fields] = []
         for attempt in self.running.values():
             fields.append({"key": attempt.key})

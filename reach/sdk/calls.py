@@ -70,7 +70,7 @@ class Calls:
         begin_effect: Callable[[attach_pb2.EffectRequest], None],
         goodbye: Callable[[float], Awaitable[None]],
     ) -> None:
-        self.up = False
+        self.up = self.welcomed = False
         self._begin_effect = begin_effect
         self._goodbye = goodbye
         self._open: dict[Key, Call] = {}

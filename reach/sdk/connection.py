@@ -121,6 +121,8 @@ class Sender(Protocol):
     """What attempts need of the way to the server: a `Connection`, or the calls of an agent that is dialled."""
 
     up: bool
+    welcomed: bool
+    """The last hello was answered: what is said of attempts before that may be lost, and is kept until then."""
 
     @property
     def outbox(self) -> Box:
@@ -162,6 +164,8 @@ class Connection:
         self.outbox = Outbox()
         self.up = False
         """The peer said that the current stream works (`established`)."""
+        self.welcomed = False
+        """See Sender."""
         self._target = target
         self._rotation = target.rotation()
         self._method = method
@@ -198,14 +202,14 @@ class Connection:
                     address = rotation.current
                     channel = self._target.aio_channel(address)
         finally:
-            self.up = False
+            self.up = self.welcomed = False
             self._close_before()
             await channel.close()
 
     def established(self) -> None:
         """The peer has what it needs from the new stream: the wait starts small again, the old stream may go."""
         self._lost_at = None
-        self.up = True
+        self.up = self.welcomed = True
         self._close_before()
         self._rotation.worked()
         if self._told is False:
@@ -230,7 +234,7 @@ class Connection:
     async def _once(self, channel: grpc.aio.Channel) -> ReachError | None:
         """One stream from opening to end. The error that ended it, or None if another is wanted at once."""
         stub: Any = channel.stream_stream(self._method, None, self._parse)
-        self.up = self._reopen = False
+        self.up = self.welcomed = self._reopen = False
         self.outbox.clear()
         loop = asyncio.get_running_loop()
         call = stub(metadata=self._target.metadata)
@@ -262,7 +266,7 @@ class Connection:
         finally:
             late.cancel()
             unconnected.cancel()
-            self.up = False
+            self.up = self.welcomed = False
             if keep:  # cancelling a write would end the call, so the writer is asked to go
                 self.outbox.wake()
                 await asyncio.wait({writer}, timeout=1.0)

@@ -117,11 +117,11 @@ class EndpointLink:
         await server.start()
         for name in ("", "agentreach.v1.AgentEndpointService"):
             await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
-        self.connection.up = True
+        self.connection.up = self.connection.welcomed = True
         try:
             await self._register_for_ever()
         finally:
-            self.connection.up = False
+            self.connection.up = self.connection.welcomed = False
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)

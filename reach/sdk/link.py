@@ -166,7 +166,7 @@ class Link:
             log.info("Agent-Reach asks %s to finish and take nothing new", self.instance_id)
         if frame.resync:
             self._put(hellos=[self._hello()])
-            self.outcomes.send_all(new_stream=False)
+            self.connection.welcomed = False
         if frame.reopen:
             self.connection.reopen()
 
@@ -206,10 +206,9 @@ class Link:
         for key in welcome.unknown:
             self.attempts.cancel(_key(key), key.attempt, silent=True)
         self.attempts.restore({(_key(key), key.attempt) for key in welcome.replay}, new_stream)
-        if new_stream:
-            self.outcomes.send_all(new_stream=True)
-            if self.beating:
-                self._beat_on()
+        self.outcomes.send_all(new_stream)
+        if new_stream and self.beating:
+            self._beat_on()
         self.welcomed.set()
 
     def _refused(self, refusal: attach_pb2.LinkRefusal) -> None:

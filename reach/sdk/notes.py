@@ -102,6 +102,8 @@ class Notes:
     def _gather_accepted(self) -> None:
         """Those that are over by now need not be told of: their outcome says it all. Nor if there is no stream: the
         hello of the next one names what runs."""
+        if self._connection.up and not self._connection.welcomed:
+            return
         accepted, self._accepted = self._accepted, []
         if self._connection.up:
             for one in accepted:
@@ -113,7 +115,7 @@ class Notes:
         self._gathered_at = self._loop.time()
         if self._accepted:
             self._gather_accepted()
-        if not self.waiting or not self._connection.up:
+        if not self.waiting or not self._connection.welcomed:
             return
         for attempt, (progress, checkpoint) in self.waiting.items():
             fields: Fields = {"link": LINK, "key": attempt.key}
@@ -195,6 +197,6 @@ class Effects:
         return future
 
     def _ask(self, attempt: Attempt, name: str) -> None:
-        if self._connection.up:
+        if self._connection.welcomed:
             items: Fields = {"effects": [{"link": LINK, "key": attempt.key, "effect": name}]}
             self._connection.outbox.put(attach_pb2.AttachRequest(**items).SerializeToString())

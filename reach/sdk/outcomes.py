@@ -143,7 +143,7 @@ class Outcomes:
         if not self.unacknowledged:
             self.settled.clear()
         self.unacknowledged[key] = outcome
-        if self._connection.up:
+        if self._connection.welcomed:
             outcome.sent_at = now
             content = outcome.content
             if now >= self._warm_at:
@@ -153,7 +153,7 @@ class Outcomes:
 
     def answer_again(self, outcome: Outcome) -> None:
         """Sends a kept outcome, because the attempt was offered again."""
-        if self._connection.up:
+        if self._connection.welcomed:
             outcome.sent_at = time.monotonic()
             self._outbox.put(outcome.item())
 
@@ -206,7 +206,7 @@ class Outcomes:
     def send_late(self) -> None:
         """Sends those again that have waited too long, unless the last ones have not even left yet."""
         outbox = self._outbox
-        if not self._connection.up or outbox:
+        if not self._connection.welcomed or outbox:
             return
         now = time.monotonic()
         for outcome in self.unacknowledged.values():
@@ -219,9 +219,11 @@ class Outcomes:
         outcome = self.unacknowledged.get(key)
         if outcome is None or outcome.attempt != attempt or error.retryable:
             return
-        if error.reason is Reason.UNEXPECTED_FRAME and outcome.whole is not None:
-            self.make_whole(outcome)  # the deltas that it stands on are not there
-            self.answer_again(outcome)
+        if error.reason is Reason.UNEXPECTED_FRAME:
+            if outcome.whole is not None:
+                self.make_whole(outcome)  # the deltas that it stands on are not there
+                self.answer_again(outcome)
+            # else the link was not open there (yet): the next hello names it, and its welcome has it said again
         elif error.reason in _GONE or outcome.is_error:
             self.given_up(key, attempt)
         else:  # what cannot be delivered becomes a failure, so that nobody waits for ever

@@ -154,7 +154,7 @@ class Questions:
     def say_again(self, attempt: Attempt) -> None:
         """Says a question, also once more: on a new stream, or in a new call."""
         asked = self._open.get(attempt)
-        if asked is not None and self._connection.up:
+        if asked is not None and self._connection.welcomed:
             self._connection.outbox.put(asked.item)
 
     def given(self, attempt: Attempt, given: task_pb2.TaskInput) -> None:

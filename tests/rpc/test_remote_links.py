@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from agentreach.v1 import attach_pb2, dispatch_pb2
-from reach.core.model import PoolKey
+from reach.core.model import Fault, PoolKey
 from reach.core.pool import PEERS_PATIENCE_MS, STALLED_MS
 from reach.core.spread import Placing
-from reach.errors import Reason, ResourceExhausted
+from reach.errors import ErrorClass, Reason, ResourceExhausted
 from reach.rpc import remote_links as remote_links_module
 from reach.rpc.access import SCOPES
 from reach.rpc.agent import AttachStream
@@ -270,6 +270,51 @@ async def test_CLU_3_who_gave_up_a_node_that_stood_still_is_not_told_to_be_gone(
     stream._remote = remote
     stream.close()
     assert closed == [still]
+
+
+def refusals_of(stream: AttachStream) -> list[tuple[str, bool]]:
+    """What a stream has refused: reason, and whether it is to be said again."""
+    said = attach_pb2.AttachResponse()
+    for item in stream.out._items:
+        said.MergeFrom(attach_pb2.AttachResponse.FromString(item))
+    stream.out._items.clear()
+    return [(Reason(one.error.reason).name, one.error.retryable) for one in said.refusals]
+
+
+def result_of(link: int) -> attach_pb2.AttachRequest:
+    item = attach_pb2.AttachRequest()
+    item.results.add(link=link).key.task_id = "t"
+    return item
+
+
+@pytest.mark.parametrize("end", ["handed back", "changing hands", "replaced"])
+async def test_F4_what_is_said_of_a_link_that_was_taken_from_the_agent_is_to_be_said_again(end: str) -> None:
+    """Refused for good it became a failure, and the task was done twice: a take-over that takes long asks for more than
+    one hello, and outcomes follow them."""
+    far = Far()
+    stream = attached(far, {"echo": TWO})
+    stream.services.metrics = SimpleNamespace(refused=lambda _: None)  # type: ignore[assignment]
+    back: list[bytes] = []
+    if end == "handed back":
+        stream._hop = SimpleNamespace(back=lambda frame, where: back.append(frame))  # type: ignore[assignment]
+    joins(stream, 1, "echo")
+    remote = stream._remote
+    if end == "handed back":
+        assert len(back) == 1
+    elif end == "changing hands":
+        assert remote is not None
+        remote._again(hello(1), None, True)
+    else:
+        assert remote is not None
+        remote.leaves(1)
+        stream.refuse(1, None, Fault(ErrorClass.INVALID_REQUEST, Reason.STALE_GENERATION, "!"), closed=True)
+    refusals_of(stream)
+    stream.handle(result_of(1))
+    stream.handle(attach_pb2.AttachRequest(beats=[attach_pb2.LinkBeat(link=1)]))
+    expected = [("OWNER_UNAVAILABLE", True)] if end != "replaced" else [("UNEXPECTED_FRAME", False)] * 2
+    assert refusals_of(stream) == expected
+    stream.handle(result_of(2))
+    assert refusals_of(stream) == [("UNEXPECTED_FRAME", False)], "of that one there was no hello"
 
 
 async def test_HLT_a_process_knows_that_it_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,6 +244,51 @@ async def test_outcomes_without_acknowledgement_are_sent_again(server):
         assert len(second.items("results")) == 1
 
 
+async def test_F4_what_is_said_of_attempts_waits_for_the_welcome_of_the_last_hello(server):
+    """A hello goes to whoever has the pool, and back, while shards change hands. What follows it goes nowhere."""
+    go = asyncio.Event()
+
+    async def slow(task):
+        await go.wait()
+        await task.begin_effect("pay")
+        return "done"
+
+    async with running(server, slow) as (_, stream):
+        stream.offer("t", method="slow")
+        await stream.wait("accepts")
+        server.link_welcome = None
+        stream.send(resync=True)
+        await stream.wait("hellos", 2)
+        go.set()
+        stream.offer("u", method="slow")
+        await stream.settle()
+        await asyncio.sleep(2 * notes.ACCEPT_S)
+        await stream.settle()
+        assert (stream.items("effects"), len(stream.items("accepts"))) == ([], 1)
+        stream.send(links=[{"link": 1, "generation": 7}])
+        effects = await stream.wait("effects", 2)
+        stream.send(resync=True)
+        await stream.wait("hellos", 3)
+        stream.send(grants=[{"link": 1, "key": effect.key, "effect": "pay"} for effect in effects])
+        await stream.settle()
+        assert stream.items("results") == []
+        stream.send(links=[{"link": 1, "generation": 7}])
+        assert {result.output.text for result in await stream.wait("results", 2)} == {"done"}
+
+
+async def test_F4_an_outcome_for_which_no_link_was_open_is_no_failure(server):
+    """The node that had the link has handed it on: the outcome is the new owner's, who hears of it by the next hello."""
+    async with running(server, default) as (_, stream):
+        stream.offer("t", "x")
+        (result,) = await stream.wait("results")
+        error = InvalidRequest("there is no link 1: say hello first", Reason.UNEXPECTED_FRAME)
+        stream.send(refusals=[refusal(error, link=1, key=result.key)])
+        stream.send(resync=True)
+        results = await stream.wait("results", 2)
+        assert results[1].output == result.output
+        assert [entry.key.task_id for entry in stream.items("hellos")[1].running] == ["t"]
+
+
 async def test_outcomes_without_acknowledgement_are_sent_again_after_a_while(server, monkeypatch):
     monkeypatch.setattr("reach.sdk.outcomes.RESEND_S", 0.2)
     monkeypatch.setattr("reach.sdk.link.RESEND_S", 0.2)
