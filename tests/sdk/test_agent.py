@@ -277,7 +277,7 @@ async def test_F4_what_is_said_of_attempts_waits_for_the_welcome_of_the_last_hel
 
 
 async def test_F4_an_outcome_for_which_no_link_was_open_is_no_failure(server):
-    """The node that had the link has handed it on: the outcome is the new owner's, who hears of it by the next hello."""
+    """The node that had the link has handed it on: the outcome is the new owner's, told by the next hello."""
     async with running(server, default) as (_, stream):
         stream.offer("t", "x")
         (result,) = await stream.wait("results")
