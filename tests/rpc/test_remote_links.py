@@ -296,7 +296,7 @@ async def test_F4_what_is_said_of_a_link_that_was_taken_from_the_agent_is_to_be_
     stream.services.metrics = SimpleNamespace(refused=lambda _: None)  # type: ignore[assignment]
     back: list[bytes] = []
     if end == "handed back":
-        stream._hop = SimpleNamespace(back=lambda frame, where: back.append(frame))  # type: ignore[assignment]
+        stream._hop = SimpleNamespace(back=lambda frame, where: back.append(frame))
     joins(stream, 1, "echo")
     remote = stream._remote
     if end == "handed back":
