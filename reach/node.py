@@ -22,16 +22,17 @@ import uvloop
 
 from reach.collector import made_to_stay
 from reach.config import Config
+from reach.config.authentication import authentication, readers_of
 from reach.config.parts import api_settings, dial_settings, host_settings, http_server, kept, listen, webhook_rules
 from reach.config.watching import Policies, Rules
 from reach.core.intents import Routes
 from reach.core.vocabulary import Vocabulary
 from reach.errors import ErrorClass, InvalidRequest, ReachError
 from reach.http.api import Api
-from reach.http.app import create_app, readers_of
+from reach.http.app import create_app
 from reach.rpc.access import Admission
 from reach.rpc.interceptors import Interceptor
-from reach.rpc.principal import Authenticator, KeyAuthentication, NoAuthentication
+from reach.rpc.principal import Authenticator
 from reach.rpc.server import GrpcServer
 from reach.rpc.services import Services
 from reach.runtime.chat import ChatEndpoint
@@ -156,9 +157,10 @@ class Node:
             Admission.STREAMS: server.max_streams,
             Admission.SUBMITS: server.max_submits,
         }
-        interceptor = Interceptor(
-            self._authenticator(keys), tracing, admission, self.metrics.called, self.metrics.refused
-        )
+        who = await authentication(config, keys)
+        for refresh in who.refreshing:
+            self._own(refresh(), "issuer-keys")
+        interceptor = Interceptor(who.authenticator, tracing, admission, self.metrics.called, self.metrics.refused)
         self.metrics.sources.streams = interceptor.open_calls
         self._join(services, interceptor)
         self._grpc = GrpcServer(listen(self.config), services, interceptor, keys, VERSION, config.storage.type)
@@ -169,7 +171,7 @@ class Node:
         self.port = self._grpc.port
         if config.cluster.endpoints:
             await self._take_part(server.advertise or f"{server.host}:{self.port}")
-        await self._start_http(keys)
+        await self._start_http(who.authenticator)
         self._own(self.metrics.watch_loop(), "watch-loop")
         self._own(self.rules.watch(), "watch-rules")
         clock = self.host.clock
@@ -261,9 +263,9 @@ class Node:
         host.outbox.register(KIND, deliveries, BOUNDS)
         self.reader.take_webhooks(rules.read)
 
-    async def _start_http(self, keys: KeyStore | None) -> None:
+    async def _start_http(self, authenticator: Authenticator) -> None:
         api = Api(self._grpc.inner_calls(), api_settings(self.config))
-        app = create_app(self.standing.ready, self._metrics_text(), readers_of(keys), api)
+        app = create_app(self.standing.ready, self._metrics_text(), readers_of(authenticator), api)
         http = http_server(self.config, app, api.close)
         self.admin_port = http.bind()
         self._own(http.serve(), "http")
@@ -302,11 +304,6 @@ class Node:
         dialler.resume()
         self.host.on_taken = dialler.resume
         return dialler
-
-    def _authenticator(self, keys: KeyStore | None) -> Authenticator:
-        if keys is None:
-            return NoAuthentication()
-        return KeyAuthentication(keys, self.config.server.client_identities)
 
     def _sources(self) -> None:
         """What metrics ask for when they are read."""

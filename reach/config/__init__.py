@@ -28,6 +28,7 @@ from reach.config.sections import (
     Storage,
     Telemetry,
 )
+from reach.config.tokens import Jwt, JwtIssuer
 
 __all__ = [
     "AgentAuth",
@@ -39,6 +40,8 @@ __all__ = [
     "Health",
     "Heartbeat",
     "Http",
+    "Jwt",
+    "JwtIssuer",
     "Matcher",
     "Probe",
     "Registry",

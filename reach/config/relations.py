@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from reach.config.outgoing import Agents, WakeHook
 from reach.config.sections import Config, Router, Server
+from reach.config.tokens import broken_issuers
 from reach.core.policies import POLICIES, own_policy
 
 Broken = tuple[tuple[str, ...], str]
@@ -48,6 +49,7 @@ def broken_relations(config: Config) -> Iterator[Broken]:
         yield both, "health.reach_rtt_good must be shorter than health.reach_rtt_bad"
     yield from _wake(config.wake.hooks)
     yield from _webhooks(config)
+    yield from broken_issuers(config.jwt, config.server.auth)
     if telemetry.otlp_endpoint and not re.fullmatch(r"https?://[^\s/?#]+(?::[0-9]+)?/?", telemetry.otlp_endpoint):
         yield ("telemetry.otlp_endpoint",), "telemetry.otlp_endpoint must be http://host:port or https://host:port"
 

@@ -14,6 +14,7 @@ from reach.config.clustering import Cluster
 from reach.config.doors import Http
 from reach.config.fields import Calls, Name, PolicyName, Port, Scope, Section, Text
 from reach.config.outgoing import Agents, Wake, Webhooks
+from reach.config.tokens import Jwt
 
 
 class ClientIdentity(Section, frozen=True):
@@ -40,7 +41,7 @@ class Server(Section, frozen=True):
     everybody is trusted."""
     auth: Literal["none", "keys"] = "none"
     """`none`: every caller is the application `local` of the tenant `default` and may do everything. `keys`: an API
-    key, or a client certificate named in `client_identities`, is needed for all but health."""
+    key, a token (`jwt.issuers`), or a client certificate named in `client_identities`, is needed for all but health."""
     tls_cert: Text = ""
     """File with the server's certificate chain (PEM). With `tls_key` it turns TLS on, for gRPC and HTTP."""
     tls_key: Text = ""
@@ -369,6 +370,7 @@ class Config(Section, frozen=True):
 
     server: Server = Server()
     http: Http = Http()
+    jwt: Jwt = Jwt()
     storage: Storage = Storage()
     cluster: Cluster = Cluster()
     router: Router = Router()

@@ -34,7 +34,6 @@ from reach.http.page import described
 from reach.http.problems import HEADERS, no_such_path, problem, wrong_verb
 from reach.http.protocol import Protocol, socket_protocol
 from reach.http.routes import PREFIX
-from reach.store.base import KeyStore
 from reach.telemetry.exposition import CONTENT_TYPE
 
 Readiness = Callable[[], tuple[bool, Mapping[str, object]]]
@@ -204,15 +203,3 @@ class HttpServer:
         await self._ended.wait()
         if self._socket is not None:
             self._socket.close()
-
-
-def readers_of(keys: KeyStore | None) -> MayRead:
-    """Who may read `/metrics`: on a server with authentication, keys with the scope reader or operator."""
-
-    def may_read(authorization: str) -> bool:
-        if keys is None:
-            return True
-        key = keys.verify(authorization.removeprefix("Bearer "))
-        return key is not None and not key.scopes.isdisjoint({"reader", "operator"})
-
-    return may_read

@@ -112,6 +112,7 @@ class AttachStream:
             if not hello.registration.instance_id:  # ours, if we made it: said again, it is the same
                 hello.registration.instance_id = self._instance_of(number)
             agent_type, joining = read_registration(hello.registration)
+            self._principal.check_type(agent_type)
             hello.registration.instance_id = joining.instance_id
             if known is not None and known.instance_id != joining.instance_id:
                 raise InvalidRequest(f"link {number} belongs to another instance", Reason.UNEXPECTED_FRAME)

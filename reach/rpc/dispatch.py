@@ -56,8 +56,9 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         self._reach = services.reach
 
     def _read(self, context: Any, spec: task_pb2.TaskSpec) -> tuple[Task, Any]:
-        services = self._services
-        task, selector = services.tasks.read(principal_of(context).tenant, spec, services.clock.new_id)
+        services, principal = self._services, principal_of(context)
+        principal.check_type(spec.selector.agent_type)
+        task, selector = services.tasks.read(principal.tenant, spec, services.clock.new_id)
         services.begin_trace(task, spec.trace.traceparent or current_trace().traceparent)
         return task, selector
 
@@ -234,7 +235,9 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
     ) -> dispatch_pb2.PreviewRouteResponse:
         """See the contract."""
         services = self._services
-        task, selector = services.tasks.read(principal_of(context).tenant, request.task, services.clock.new_id)
+        principal = principal_of(context)
+        principal.check_type(request.task.selector.agent_type)
+        task, selector = services.tasks.read(principal.tenant, request.task, services.clock.new_id)
         await self._reach.texts.understand(task.tenant, selector)
         pool, seen = self._reach.preview(task, selector, placed())
         verdict = seen.verdict

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from agentreach.v1 import cluster_pb2, ops_pb2, ops_pb2_grpc
-from reach.errors import InvalidRequest
+from reach.errors import InvalidRequest, Reason
 from reach.rpc.audit import audit
 from reach.rpc.dead_letters import DeadLetters
 from reach.rpc.nodes import Nodes
@@ -68,6 +68,9 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
         # The store checks it: keys may live for longer than any task may wait.
         ttl_ms = request.ttl.seconds * 1_000 + request.ttl.nanos // 1_000_000 if request.HasField("ttl") else None
         principal = principal_of(context)
+        if principal.agent_types:
+            message = "these credentials are for some types of agents only, and keys are for all"
+            raise InvalidRequest(message, Reason.PERMISSION_DENIED)
         store = self._key_store()
 
         def create() -> tuple[ApiKey, str]:

@@ -24,13 +24,18 @@ class Unreachable(Exception):
 def identity_of(principal: Principal) -> peer_pb2.Identity:
     """A principal, for another node."""
     return peer_pb2.Identity(
-        tenant=principal.tenant, app_id=principal.app_id, scopes=sorted(principal.scopes), key_id=principal.key_id
+        tenant=principal.tenant,
+        app_id=principal.app_id,
+        scopes=sorted(principal.scopes),
+        key_id=principal.key_id,
+        agent_types=sorted(principal.agent_types),
     )
 
 
 def principal_from(identity: peer_pb2.Identity) -> Principal:
     """Somebody whom another node knows. Whether the key still holds, that node watches."""
-    return Principal(identity.tenant, identity.app_id, frozenset(identity.scopes), identity.key_id)
+    scopes, types = frozenset(identity.scopes), frozenset(identity.agent_types)
+    return Principal(identity.tenant, identity.app_id, scopes, identity.key_id, agent_types=types)
 
 
 def pool_key(name: peer_pb2.PoolName) -> PoolKey:

@@ -1,4 +1,4 @@
-"""Who is calling: an API key, a client certificate, or on a server without authentication the local one."""
+"""Who is calling: an API key, a token, a client certificate, or on a server without authentication the local one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ LOCAL_TENANT: Final = "default"
 LOCAL_APP: Final = "local"
 _SCHEME: Final = "bearer "
 _LONGEST_TOKEN: Final = 512
+KEY_PREFIX: Final = "ar_"
+"""Of all API keys; a token of an issuer begins with `ey`."""
 
 PeerProperties = Mapping[str, Iterable[bytes]]
 """What gRPC tells of the peer's certificate: `ServicerContext.auth_context()`."""
@@ -39,14 +41,25 @@ class VerifiedKey(Rights, Protocol):
     def key_id(self) -> str: ...
 
 
-class KeyVerifier(Protocol):
+class Validity(Protocol):
+    """Tells whether credentials that were good are good still, from memory."""
+
+    def is_valid(self, key_id: str) -> bool:
+        """Whether a key still opens anything."""
+
+
+class KeyVerifier(Validity, Protocol):
     """Where keys are checked (store/keys.py); both methods answer from memory."""
 
     def verify(self, token: str) -> VerifiedKey | None:
         """The key that a token opens now, or None."""
 
-    def is_valid(self, key_id: str) -> bool:
-        """Whether a key still opens anything."""
+
+class TokenVerifier(Protocol):
+    """Where JSON Web Tokens are checked (rpc/tokens.py), from memory."""
+
+    def verify(self, token: str) -> Principal:
+        """Who shows a token. Raises ReachError: nobody, or it cannot be told yet."""
 
 
 class Principal:
@@ -56,18 +69,26 @@ class Principal:
         tenant: Whose tasks, agents and sessions this caller sees.
         app_id: The application, for limits and session keys.
         scopes: What it may do.
-        key_id: Public part of its API key; empty for certificates and the local principal.
+        key_id: Public part of its API key; empty for all others.
+        agent_types: The only types of agents that it may be, and may give tasks to; empty: all.
     """
 
-    __slots__ = ("_keys", "app_id", "key_id", "scopes", "tenant")
+    __slots__ = ("_keys", "agent_types", "app_id", "key_id", "scopes", "tenant")
 
     def __init__(
-        self, tenant: str, app_id: str, scopes: frozenset[str], key_id: str = "", keys: KeyVerifier | None = None
+        self,
+        tenant: str,
+        app_id: str,
+        scopes: frozenset[str],
+        key_id: str = "",
+        keys: Validity | None = None,
+        agent_types: frozenset[str] = frozenset(),
     ) -> None:
         self.tenant = tenant
         self.app_id = app_id
         self.scopes = scopes
         self.key_id = key_id
+        self.agent_types = agent_types
         self._keys = keys
 
     def still_valid(self) -> bool:
@@ -78,13 +99,21 @@ class Principal:
         """
         return self._keys is None or self._keys.is_valid(self.key_id)
 
+    def check_type(self, agent_type: str) -> None:
+        """Raises InvalidRequest (PERMISSION_DENIED) for a type of agents that is none of its own: for one that it wants
+        to be, or gives a task to. A task must name its type then: what else selects agents may come to any."""
+        if self.agent_types and agent_type not in self.agent_types:
+            known = ", ".join(sorted(self.agent_types)[:10])
+            message = f"these credentials are for agents of the types {known}"
+            raise InvalidRequest(f"{message}, not for {agent_type!r}", Reason.PERMISSION_DENIED)
+
     def __repr__(self) -> str:
         return f"Principal({self.tenant}/{self.app_id} {' '.join(sorted(self.scopes))})"
 
 
 def credentials_ended() -> InvalidRequest:
-    """What ends an open call whose key is no longer valid."""
-    return InvalidRequest("the API key was revoked or has expired", Reason.UNAUTHENTICATED)
+    """What ends an open call whose credentials are no longer valid."""
+    return InvalidRequest("the API key or token was revoked or has expired", Reason.UNAUTHENTICATED)
 
 
 class Authenticator(Protocol):
@@ -118,10 +147,14 @@ class Identity(Rights, Protocol):
 
 
 class KeyAuthentication:
-    """API keys, and client certificates that the configuration names. If a call brings both, the key counts."""
+    """API keys, tokens of issuers, and client certificates that the configuration names. If a call brings a key or
+    token and a certificate, the certificate does not count."""
 
-    def __init__(self, keys: KeyVerifier, identities: Iterable[Identity] = ()) -> None:
+    def __init__(
+        self, keys: KeyVerifier, identities: Iterable[Identity] = (), tokens: TokenVerifier | None = None
+    ) -> None:
         self._keys = keys
+        self._tokens = tokens
         self._identities = {
             row.identity.encode(): Principal(row.tenant, row.app_id, frozenset(row.scopes)) for row in identities
         }
@@ -130,7 +163,10 @@ class KeyAuthentication:
         """See Authenticator. One answer for all that is wrong: it tells nobody which part was right."""
         if authorization:
             token = authorization[len(_SCHEME) :]
-            if authorization[: len(_SCHEME)].lower() == _SCHEME and len(token) <= _LONGEST_TOKEN:
+            is_bearer = authorization[: len(_SCHEME)].lower() == _SCHEME
+            if is_bearer and self._tokens is not None and not token.startswith(KEY_PREFIX):
+                return self._tokens.verify(token)
+            if is_bearer and len(token) <= _LONGEST_TOKEN:
                 key = self._keys.verify(token)
                 if key is not None:
                     return Principal(key.tenant, key.app_id, key.scopes, key.key_id, self._keys)
@@ -144,7 +180,8 @@ class KeyAuthentication:
                     if principal is not None:
                         return principal
         raise InvalidRequest(
-            "credentials are needed: send the metadata 'authorization: Bearer <API key>'", Reason.UNAUTHENTICATED
+            "credentials are needed: send the metadata 'authorization: Bearer <API key or token>'",
+            Reason.UNAUTHENTICATED,
         )
 
 

@@ -55,7 +55,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
     async def Register(self, request: registry_pb2.RegisterRequest, context: Any) -> registry_pb2.RegisterResponse:
         """See the contract."""
         agent_type, joining = read_registration(request.registration)
-        tenant = principal_of(context).tenant
+        principal = principal_of(context)
+        principal.check_type(agent_type)
+        tenant = principal.tenant
         self._reach.check_here(PoolKey(tenant, agent_type))
         await self._reach.patience.over()
         instance, found = await self._join(tenant, agent_type, joining)
@@ -95,7 +97,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         """See the contract."""
         instance_id = check_id("instance_id", request.instance_id, required=True)
         boot_id = check_id("boot_id", request.boot_id)
-        pool, instance = self._reach.instance(principal_of(context).tenant, instance_id, boot_id)
+        principal = principal_of(context)
+        pool, instance = self._reach.instance(principal.tenant, instance_id, boot_id)
+        principal.check_type(pool.key.agent_type)
         link = instance.link
         reply = Answer()
         self._reach.post(pool, ev.Left(instance, reply))
@@ -116,6 +120,8 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
             rows = [row for row in self._reach.instances(tenant) if row[1].agent_id == agent_id]
             if not rows:
                 self._reach.instance(tenant, f"{agent_id}@*")  # raises AGENT_NOT_FOUND
+        for pool, _ in rows:
+            principal_of(context).check_type(pool.key.agent_type)
         drained = []
         for pool, instance in rows:
             reply = Answer()

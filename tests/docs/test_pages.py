@@ -91,7 +91,8 @@ def test_configurations_of_the_pages_can_be_used(page: str, tmp_path: Path) -> N
     assert found
     for name in ("skills", "routes"):
         (tmp_path / f"{name}.yaml").write_text(f"{name}: {'{}' if name == 'skills' else '[]'}\n")
-    (tmp_path / "webhook.secret").write_text("hush")
+    for name in ("webhook.secret", "kubernetes-jwks.json"):
+        (tmp_path / name).write_text("hush")
     for number, body in enumerate(found):
         file = tmp_path / f"{number}.yaml"
         file.write_text(body.replace("/etc/agentreach/", f"{tmp_path}/"))

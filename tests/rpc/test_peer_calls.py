@@ -25,6 +25,7 @@ from reach.rpc.known_nodes import KnownNodes
 from reach.rpc.peer_messages import Unreachable, pool_name, unavailable
 from reach.rpc.peer_secret import PeerSecret
 from reach.rpc.peers import DISPATCH, Peers
+from reach.rpc.principal import Principal
 from reach.rpc.tunnel import Tunnel
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.ownership import NOBODY, Peer, Static
@@ -334,7 +335,7 @@ async def test_CLU_1_no_more_calls_are_open_at_one_node_than_a_connection_holds(
 async def test_CLU_1_a_part_of_a_call_that_nobody_answers_is_unavailable(far, peers):
     for method in ("has no owner", "is elsewhere", "is cut", "says nothing"):
         with pytest.raises(Unavailable):
-            await peers.bring(Elsewhere(far.peer), method, peer_pb2.LocateRequest(), Mock(spec_set=SOMEBODY, **WHO))
+            await peers.bring(Elsewhere(far.peer), method, peer_pb2.LocateRequest(), WHO)
 
 
 async def test_HAZARDS_1_a_node_is_told_once_of_all_that_came_to_it_in_a_moment(far, peers, monkeypatch):
@@ -379,8 +380,7 @@ async def test_CLU_1_who_brings_a_volatile_task_hears_whether_it_is_there(far, p
     assert [(method, request.task.task_id, tenant) for method, request, tenant in brought] == [(DISPATCH, "t", "acme")]
 
 
-WHO = {"tenant": "acme", "app_id": "", "scopes": frozenset(), "key_id": ""}
-SOMEBODY = list(WHO)
+WHO = Principal("acme", "", frozenset())
 
 
 @pytest.mark.parametrize("answered", [True, False])

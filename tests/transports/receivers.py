@@ -41,7 +41,7 @@ class Receiver:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
                 headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:-2])}
-                body = await reader.readexactly(int(headers["content-length"]))
+                body = await reader.readexactly(int(headers.get("content-length", "0")))
                 got = Got(head[0].split(" ")[1], headers, body)
                 self.got.append(got)
                 self.at_once += 1

@@ -87,6 +87,7 @@ class Identity(_message.Message):
     APP_ID_FIELD_NUMBER: _builtins.int
     SCOPES_FIELD_NUMBER: _builtins.int
     KEY_ID_FIELD_NUMBER: _builtins.int
+    AGENT_TYPES_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Whose tasks, agents and sessions it sees."""
     app_id: _builtins.str
@@ -97,6 +98,10 @@ class Identity(_message.Message):
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What it may do."""
 
+    @_builtins.property
+    def agent_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The only types of agents that it may be, and may give tasks to; empty: all."""
+
     def __init__(
         self,
         *,
@@ -104,10 +109,11 @@ class Identity(_message.Message):
         app_id: _builtins.str = ...,
         scopes: _abc.Iterable[_builtins.str] | None = ...,
         key_id: _builtins.str = ...,
+        agent_types: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["app_id", b"app_id", "key_id", b"key_id", "scopes", b"scopes", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_types", b"agent_types", "app_id", b"app_id", "key_id", b"key_id", "scopes", b"scopes", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
