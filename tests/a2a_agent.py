@@ -48,8 +48,8 @@ class Plain(AgentExecutor):
     def __init__(self) -> None:
         self.messages: list[Message] = []
         """All that it was told."""
-        self.contexts: dict[str, list[str]] = {}
-        """What it remembers: the texts of each context."""
+        self.contexts: dict[str, list[list[str]]] = {}
+        """What it remembers: the texts of each message of each context."""
         self.cancelled: list[str] = []
         self.running = 0
         self.most = 0
@@ -65,7 +65,8 @@ class Plain(AgentExecutor):
         self.messages.append(message)
         text = next((part.text for part in reversed(message.parts) if part.text), "")
         word, _, rest = text.partition(" ")
-        self.contexts.setdefault(context.context_id, []).append(text)
+        texts = [part.text for part in message.parts if part.text]
+        self.contexts.setdefault(context.context_id, []).append(texts)
         if word == "message":
             said = Message(message_id="m", role=Role.ROLE_AGENT, context_id=context.context_id, parts=[Part(text=rest)])
             await event_queue.enqueue_event(said)
@@ -226,10 +227,14 @@ async def _main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--name", default="Plain agent")
     parser.add_argument("--legacy", action="store_true")
+    parser.add_argument("--go", action="store_true", help="`hold` does not hold")
     parser.add_argument("--no-streaming", dest="streaming", action="store_false")
     given = parser.parse_args()
+    executor = Plain()
+    if given.go:
+        executor.go_on.set()
     async with serving(
-        given.binding, given.port, legacy=given.legacy, streaming=given.streaming, name=given.name
+        given.binding, given.port, executor, legacy=given.legacy, streaming=given.streaming, name=given.name
     ) as served:
         sys.stdout.write(json.dumps({"card_url": served.card_url}) + "\n")
         sys.stdout.flush()

@@ -10,7 +10,7 @@ import click
 from reach.cli.terminal import moment, span
 
 if TYPE_CHECKING:
-    from agentreach.v1.agent_pb2 import Agent, AgentStatus
+    from agentreach.v1.agent_pb2 import Agent, AgentStatus, Registration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -112,9 +112,41 @@ def facts_of(agent: Agent) -> list[tuple[str, str]]:
         ("may be called by", ", ".join(asked.allowed_tenants)),
         ("host", asked.host),
         ("sdk", asked.sdk),
+        *_adopted(agent),
     ]
     facts.extend(("warning", warning) for warning in agent.warnings)
     return facts
+
+
+def adopted_facts(registration: Registration) -> list[tuple[str, str]]:
+    """What was made of an agent card, in short."""
+    card = registration.endpoints[0].card
+    return [
+        ("agent", registration.agent_id),
+        ("type", registration.agent_type),
+        ("name", card.name),
+        ("provider", card.organization),
+        ("version", registration.version),
+        ("capabilities", ", ".join(one.name for one in registration.capabilities)),
+        ("called by", f"{card.binding} of A2A {card.protocol_version}, {'streams' if card.streaming else 'polled'}"),
+        ("at", registration.endpoints[0].url.removeprefix("a2a+")),
+    ]
+
+
+def _adopted(agent: Agent) -> Iterator[tuple[str, str]]:
+    """Of an A2A agent: whether its card is found, and how calls go. Whether it is reached is said by its probes."""
+    from reach.cli.messages import seconds
+
+    card = agent.registration.endpoints[0].card if agent.registration.endpoints else None
+    if card is None or not card.binding:
+        return
+    told, found = agent.adopted, "not read yet"
+    if told.HasField("card_age"):
+        found = f"read {span(seconds(told.card_age))} ago"
+    yield "card", f"{card.terms.card_url}, {told.card_error or found}"
+    failed = f", {told.failed_calls} failed" if told.failed_calls else ""
+    yield "calls", f"{told.calls}{failed}" + (f", the last: {told.last_call_error}" if told.last_call_error else "")
+    yield "a2a", f"{card.protocol_version}, {card.binding}, {'streams' if card.streaming else 'polled'}"
 
 
 def _probed(agent: Agent) -> str:

@@ -104,6 +104,31 @@ def drain(context: click.Context, name: str, undo: bool, deadline: float | None)
     return Exit.OK
 
 
+@agents.command()
+@click.argument("name", metavar="ID")
+@server_options
+@click.pass_context
+def remove(context: click.Context, name: str) -> int:
+    """Take one instance, or all instances of an agent, out of the fleet. Their tasks move elsewhere.
+
+    One that runs the SDK comes back with its next word; stop it first.
+    """
+    from agentreach.v1 import registry_pb2, registry_pb2_grpc
+
+    settings = settings_of(context)
+    with settings.connect() as server:
+        instances = [agent.registration.instance_id for agent in _named(server, name)]
+        stub = registry_pb2_grpc.RegistryServiceStub(server.channel)
+        for instance_id in instances:
+            server.ask(stub.Deregister, registry_pb2.DeregisterRequest(instance_id=instance_id))
+    if settings.json:
+        write_json({"instance_ids": instances})
+        return Exit.OK
+    for instance_id in instances:
+        write(f"{one_line(instance_id)} is removed\n")
+    return Exit.OK
+
+
 def _listed(server: Connection, wanted: dict[str, Any]) -> list[Agent]:
     from agentreach.v1 import registry_pb2, registry_pb2_grpc
 

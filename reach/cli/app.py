@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from reach.cli.adopt import adopt
 from reach.cli.agents import agents
 from reach.cli.backup import backup, restore
 from reach.cli.cluster import cluster
@@ -86,6 +87,7 @@ for _command in (
     give_input,
     tasks,
     agents,
+    adopt,
     route,
     explain,
     sessions,

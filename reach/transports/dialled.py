@@ -298,6 +298,8 @@ class Dialled:
         assert way is not None
         assert endpoint is not None
         status = read_status(answer.status)
+        if outcome.facts is not None:
+            status["adopted"] = outcome.facts
         key = PoolKey(self.tenant, self.agent_type)
         pool = dialler.reach.host.pool(key)
         link = DialledLink(dialler.reach, self.tenant, pool, endpoint, way, self._link_lost, self._doubted)

@@ -103,14 +103,12 @@ async def test_API_3_a_context_stays_with_its_instance_and_fails_over_with_its_h
         result = await ask(stubs, answer, "seen two", session=session)
         assert result.instance_id == pinned
         seen = json.loads(result.output.text)
-        assert seen["context"] == ["my name is Ada", "seen two"]  # one remote context, and nothing is said twice
-        assert [part["text"] for part in seen["message"]["parts"]] == ["seen two"]
+        assert seen["context"] == [["my name is Ada"], ["seen two"]]  # one remote context, and nothing is said twice
         await stubs.registry.Deregister(pb.DeregisterRequest(instance_id=pinned))
         result = await ask(stubs, answer, "seen three", session=session)
         assert result.instance_id == other
         seen = json.loads(result.output.text)
-        assert seen["context"] == ["seen three"]
-        said = [part.get("text") for part in seen["message"]["parts"]]
+        (said,) = seen["context"]
         agent_id = pinned.split("@")[0]
         assert said[:2] == ["The user said before: my name is Ada", f"Agent {agent_id} said before: my name is Ada"]
         assert said[2] == "The user said before: seen two"

@@ -1,0 +1,130 @@
+"""A2A agents as real processes: adopted by the command line, killed, and at work while the server is killed (API-3)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from agentreach.v1 import agent_pb2, registry_pb2, result_pb2, task_pb2
+from tests.e2e.plain import DEADLINE, Plain, spec
+from tests.e2e.processes import Server, eventually, tell
+from tests.e2e.reading import Text
+
+pytestmark = pytest.mark.e2e
+
+SUCCEEDED = task_pb2.TASK_STATE_SUCCEEDED
+SESSION = {"app_id": "shop", "user_id": "ada", "session_id": "1"}
+
+
+class A2aProcess:
+    """One process of tests/a2a_agent.py: the a2a-sdk's own server and a plain executor."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "tests.a2a_agent", *arguments]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert self._process.stdout is not None
+        self.card_url: str = json.loads(self._process.stdout.readline())["card_url"]
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+Start = Callable[..., A2aProcess]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts agents, and ends them after the test."""
+    made: list[A2aProcess] = []
+
+    def run(*arguments: str) -> A2aProcess:
+        made.append(A2aProcess(*arguments))
+        return made[-1]
+
+    yield run
+    for one in made:
+        one.kill()
+
+
+def adopted(plain: Plain, agent: A2aProcess, **terms: Any) -> str:
+    """Adopts it; its instance id, once it takes work."""
+    terms = {"card_url": agent.card_url, "agent_type": "worker", "max_concurrency": 4, **terms}
+    request = registry_pb2.AdoptRequest(terms=agent_pb2.AdoptionTerms(**terms))
+    answer = plain.call(plain.registry.Adopt, request)
+    instance: str = answer.registration.instance_id
+    eventually(lambda: instance in plain.free(), f"{instance} takes work")
+    return instance
+
+
+def say(text: str, task_id: str = "", **fields: Any) -> task_pb2.TaskSpec:
+    return spec("", text, task_id, **fields)
+
+
+def test_API_3_reach_adopt(server: Server, plain: Plain, start: Start) -> None:
+    agent = start("--binding", "HTTP+JSON", "--name", "The Helper")
+
+    def reach(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "reach.cli", "--addr", server.address, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=os.environ, check=False)
+
+    ran = reach("adopt", agent.card_url, "--type", "helpers", "--tag", "a2a", "--label", "team=blue")
+    assert ran.returncode == 0, ran.stderr
+    assert "HTTP+JSON of A2A 1.0, streams" in ran.stdout
+    name = eventually(plain.free, "it takes work")[0]
+    assert name.startswith("the-helper@127.0.0.1:")
+    assert reach("dispatch", "--type", "helpers", "--tag", "a2a", "words 3").stdout.strip() == "w0 w1 w2"
+    assert reach("dispatch", "--capability", "obey", "said hi").stdout.strip() == "hi"
+    shown = reach("agents", "show", name).stdout
+    assert "1.0, HTTP+JSON, streams" in shown
+    assert f"{agent.card_url}, read" in shown
+    assert reach("agents", "remove", name).stdout == f"{name} is removed\n"
+    assert name not in plain.agents()
+    missing = reach("adopt", "http://127.0.0.1:1/")
+    assert missing.returncode == 2
+    assert "connection attempts failed" in missing.stderr
+
+
+def seen(plain: Plain, text: str) -> tuple[str, list[list[str]]]:
+    """(who answers, what its context has heard)"""
+    result = plain.dispatch(say(text, session=SESSION), DEADLINE).result
+    assert result.state == SUCCEEDED, result
+    return result.instance_id, json.loads(result.output.text)["context"]
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
+def test_API_3_a_killed_agents_task_and_context_go_to_another(plain: Plain, start: Start, binding: str) -> None:
+    first = start("--binding", binding)
+    one = adopted(plain, first, agent_id="one")
+    assert plain.dispatch(say("my name is Ada", session=SESSION), DEADLINE).result.instance_id == one
+    other = adopted(plain, start("--binding", binding, "--go"), agent_id="other")
+    assert seen(plain, "seen it") == (one, [["my name is Ada"], ["seen it"]])
+    plain.dispatch(say("hold", "held", session=SESSION))
+    request = result_pb2.StreamResultRequest(task_id="held")
+    text, ended = Text(), 0.0
+    for frame in plain.call(plain.results.StreamResult, request):
+        for event in frame.events:
+            text.add(event)
+        if text.value == "begun " and not ended:
+            first.kill()
+            ended = time.monotonic()
+    took = time.monotonic() - ended
+    assert (text.value, text.attempts) == ("begun ended", {1, 2})
+    assert plain.result("held").instance_id == other
+    tell(f"{binding}: answered {took * 1_000:.0f} ms after kill -9 of the first")
+    who, (heard, now) = seen(plain, "seen all")
+    assert who == other
+    assert heard[:3] == ["The user said before: my name is Ada", "Agent one said before: my name is Ada",
+                         "The user said before: seen it"]  # fmt: skip
+    assert heard[-1] == "hold"
+    assert now == ["seen all"]
