@@ -23,7 +23,17 @@ import uvloop
 from reach.collector import made_to_stay
 from reach.config import Config
 from reach.config.authentication import authentication, readers_of
-from reach.config.parts import api_settings, dial_settings, host_settings, http_server, kept, listen, webhook_rules
+from reach.config.models import classifier_of, matcher_of
+from reach.config.parts import (
+    api_settings,
+    dial_settings,
+    host_settings,
+    http_server,
+    kept,
+    listen,
+    server_tls,
+    webhook_rules,
+)
 from reach.config.watching import Policies, Rules
 from reach.core.intents import Routes
 from reach.core.vocabulary import Vocabulary
@@ -35,15 +45,10 @@ from reach.rpc.interceptors import Interceptor
 from reach.rpc.principal import Authenticator
 from reach.rpc.server import GrpcServer
 from reach.rpc.services import Services
-from reach.runtime.chat import ChatEndpoint
-from reach.runtime.classifier import Classifier
 from reach.runtime.clock import Clock
-from reach.runtime.embedders import Embedder, EndpointEmbedder, LocalEmbedder
 from reach.runtime.host import Host
 from reach.runtime.idle_pools import IdlePools
 from reach.runtime.loading import restore, unapplied_turns
-from reach.runtime.matcher import Matcher
-from reach.runtime.outgoing import secret
 from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
 from reach.runtime.retention import Retention
@@ -80,8 +85,6 @@ ConfigFile = tuple[Path, Callable[[], Config]]
 """A file of the configuration, and what reads it again."""
 CLOSE_SECONDS = 2.0
 """What is left of the drain time to end streams and close the store."""
-CLASSIFIER_SECONDS = 8.0
-"""How long a model's answer is waited for beyond the task that asked: it is there for the next one."""
 
 
 class Node:
@@ -147,8 +150,7 @@ class Node:
             strict=config.registry.strict, threshold=matcher.threshold, generic_type=matcher.generic_type
         )
         notes.watchers = self.reach.changes.touched
-        self._start_matcher()
-        self._start_classifier()
+        self._start_models()
         self._sources()
         services = Services(self.reach, reader, tracing, self.metrics, self.standing)
         services.dialler = self._dialler()
@@ -163,7 +165,8 @@ class Node:
         interceptor = Interceptor(who.authenticator, tracing, admission, self.metrics.called, self.metrics.refused)
         self.metrics.sources.streams = interceptor.open_calls
         self._join(services, interceptor)
-        self._grpc = GrpcServer(listen(self.config), services, interceptor, keys, VERSION, config.storage.type)
+        self._tls = server_tls(config)
+        self._grpc = GrpcServer(listen(config, self._tls), services, interceptor, keys, VERSION, config.storage.type)
         if not config.cluster.endpoints:  # with nobody to ask, all is here before anything is served
             await self._take_part("")
         await self._grpc.start()
@@ -223,31 +226,14 @@ class Node:
         self.host.redefine(*policies)
         await take_rules(self.host, vocabulary, routes)
 
-    def _start_matcher(self) -> None:
-        settings = self.config.matcher
-        if settings.embedder == "none":
-            return
-        embedder: Embedder = LocalEmbedder()
-        if settings.embedder == "endpoint":
-            embedder = EndpointEmbedder(settings.url, settings.model, secret(settings.key_file))
-        matcher = Matcher(
-            self.host.directory, embedder, self.host.clock, settings.embedding_threshold, settings.wait_ms
-        )
-        self.reach.texts.matcher = matcher
-        self._stack.callback(matcher.stop)
-        self._own(matcher.run(), "matcher")
-
-    def _start_classifier(self) -> None:
-        settings = self.config.matcher
-        if settings.classifier == "none":
-            return
-        key = secret(settings.classifier_key_file)
-        wait_ms = settings.classifier_wait_ms
-        model = ChatEndpoint(
-            settings.classifier_url, settings.classifier_model, key, wait_ms / 1_000 + CLASSIFIER_SECONDS
-        )
-        self.reach.texts.classifier = Classifier(self.host.directory, model, self.host.clock, wait_ms)
-        self._stack.callback(self.reach.texts.classifier.stop)
+    def _start_models(self) -> None:
+        texts = self.reach.texts
+        texts.matcher, texts.classifier = matcher_of(self.config, self.host), classifier_of(self.config, self.host)
+        if texts.matcher is not None:
+            self._stack.callback(texts.matcher.stop)
+            self._own(texts.matcher.run(), "matcher")
+        if texts.classifier is not None:
+            self._stack.callback(texts.classifier.stop)
 
     def _start_webhooks(self) -> None:
         """Before the journal's facts are handed over."""
@@ -265,8 +251,9 @@ class Node:
 
     async def _start_http(self, authenticator: Authenticator) -> None:
         api = Api(self._grpc.inner_calls(), api_settings(self.config))
-        app = create_app(self.standing.ready, self._metrics_text(), readers_of(authenticator), api)
-        http = http_server(self.config, app, api.close)
+        may_read = readers_of(authenticator, certificate_required=self.config.server.client_cert_required)
+        app = create_app(self.standing.ready, self._metrics_text(), may_read, api)
+        http = http_server(self.config, app, api.close, self._tls)
         self.admin_port = http.bind()
         self._own(http.serve(), "http")
         self._stack.push_async_callback(http.stop)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from reach.config.sections import Config
 from reach.config.tokens import JwtIssuer
 from reach.errors import InvalidRequest, ReachError
-from reach.rpc.principal import Authenticator, KeyAuthentication, KeyVerifier, NoAuthentication
+from reach.rpc.principal import Authenticator, KeyAuthentication, KeyVerifier, NoAuthentication, PeerProperties
 from reach.transports.fetching import fetch
 from reach.wire.addresses import AgentRules
 from reach.wire.urls import read_url
@@ -58,12 +58,17 @@ async def authentication(config: Config, keys: KeyVerifier | None) -> Authentica
     return Authentication(KeyAuthentication(keys, identities, tokens), [known.run for _, known in issuers])
 
 
-def readers_of(authenticator: Authenticator) -> Callable[[str], bool]:
-    """Who may read `/metrics`: whoever has the scope reader or operator; all where nobody is asked."""
+def readers_of(
+    authenticator: Authenticator, *, certificate_required: bool
+) -> Callable[[str, Callable[[], PeerProperties]], bool]:
+    """Who may read `/metrics`: whoever has the scope reader or operator; all where nobody is asked, if they have a
+    certificate where one is required."""
 
-    def may_read(authorization: str) -> bool:
+    def may_read(authorization: str, certificate: Callable[[], PeerProperties]) -> bool:
+        if certificate_required and not certificate():
+            return False
         try:
-            principal = authenticator.authenticate(authorization, dict)
+            principal = authenticator.authenticate(authorization, certificate)
         except ReachError:
             return False
         return not principal.scopes.isdisjoint({"reader", "operator"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from reach.config.relations import is_loopback
 from reach.config.sections import Config
 from reach.config.thresholds import thresholds_of
+from reach.config.tls import Files, ServerTls
 from reach.config.watching import Policies
 from reach.core.model import PoolKey
 from reach.errors import InvalidRequest
@@ -101,46 +101,39 @@ def api_settings(config: Config) -> ApiSettings:
     return ApiSettings(2 * server.payload_limit + BODY_MARGIN, guard)
 
 
-def http_server(config: Config, app: Any, closing: Callable[[], Awaitable[None]]) -> HttpServer:
-    """Where and how HTTP is served; `closing` ends what is open when it stops."""
-    server = config.server
-    tls = (server.tls_cert, server.tls_key) if server.tls_cert else None
-    connections = config.http.max_connections
-    limit = api_settings(config).body_limit
-    return HttpServer(
-        app, server.host, server.admin_port, tls=tls, closing=closing, connections=connections, frame_limit=limit
-    )
-
-
-def listen(config: Config) -> Listen:
-    """Where and how gRPC is served.
+def server_tls(config: Config) -> ServerTls | None:
+    """The server's certificate; None: it has none.
 
     Raises:
         InvalidRequest: a file cannot be read, or the certificate and its key are none, or not of each other.
     """
     server = config.server
-    if server.tls_cert:
-        _check_pair(server.tls_cert, server.tls_key)
-    return Listen(
-        server.host,
-        server.port,
-        server.payload_limit,
-        _read(server.tls_cert),
-        _read(server.tls_key),
-        _read(server.tls_client_ca),
-        server.client_cert_required,
+    if not server.tls_cert:
+        return None
+    return ServerTls(Files(server.tls_cert, server.tls_key, server.tls_client_ca))
+
+
+def http_server(
+    config: Config, app: Any, closing: Callable[[], Awaitable[None]], tls: ServerTls | None = None
+) -> HttpServer:
+    """Where and how HTTP is served; `closing` ends what is open when it stops."""
+    server = config.server
+    connections = config.http.max_connections
+    limit = api_settings(config).body_limit
+    context = tls.context if tls is not None else None
+    return HttpServer(
+        app, server.host, server.admin_port, tls=context, closing=closing, connections=connections, frame_limit=limit
     )
 
 
-def _check_pair(certificate: str, key: str) -> None:
-    """gRPC would only say that it cannot listen."""
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
-    except ssl.SSLError as error:
-        why = "the key is not the one of the certificate" if error.reason == "KEY_VALUES_MISMATCH" else str(error)
-        raise InvalidRequest(f"server.tls_cert {certificate} and server.tls_key {key} cannot be used: {why}") from error
-    except OSError as error:
-        raise InvalidRequest(f"cannot read {certificate} or {key}: {error.strerror}") from error
+def listen(config: Config, tls: ServerTls | None = None) -> Listen:
+    """Where and how gRPC is served."""
+    server = config.server
+    made = Listen(server.host, server.port, server.payload_limit, client_required=server.client_cert_required)
+    if tls is not None:
+        made.certificate, made.private_key, made.client_ca = tls.content
+        made.renewed = tls.renewed
+    return made
 
 
 def _host(written: str) -> str:

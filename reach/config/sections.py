@@ -43,14 +43,16 @@ class Server(Section, frozen=True):
     """`none`: every caller is the application `local` of the tenant `default` and may do everything. `keys`: an API
     key, a token (`jwt.issuers`), or a client certificate named in `client_identities`, is needed for all but health."""
     tls_cert: Text = ""
-    """File with the server's certificate chain (PEM). With `tls_key` it turns TLS on, for gRPC and HTTP."""
+    """File with the server's certificate chain (PEM). With `tls_key` it turns TLS on, for gRPC and HTTP. It, `tls_key`
+    and `tls_client_ca` are read again when they change; what is wrong is told of in the log, and the old one stays."""
     tls_key: Text = ""
     """File with the private key of `tls_cert` (PEM)."""
     tls_client_ca: Text = ""
     """File with the authorities that sign client certificates (PEM)."""
     client_cert_required: bool = False
-    """Clients without a certificate of `tls_client_ca` are refused in the handshake. Must be set together with it: gRPC
-    for Python can ask for certificates only by requiring them."""
+    """Clients without a certificate of `tls_client_ca` are refused: by gRPC in the handshake, by HTTP with 401 in all
+    that is not health. Must be set together with it: gRPC for Python can ask for certificates only by requiring
+    them."""
     client_identities: Annotated[list[ClientIdentity], Meta(max_length=1000)] = field(default_factory=list)
     """Who client certificates stand for: a list of `identity` (a subject alternative name or the common name, compared
     exactly), `tenant`, `app_id` and `scopes`. Needs `auth: keys` and `tls_client_ca`."""

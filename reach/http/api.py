@@ -18,6 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 from reach.errors import InvalidRequest, ReachError, Reason, Timeout, Unavailable
 from reach.http import sse, websocket
 from reach.http.calls import Calls
+from reach.http.certificates import Certificate, certificate_of
 from reach.http.guard import Guard
 from reach.http.messages import encode, fill, read_body
 from reach.http.problems import HEADERS, TRACE_KEY, no_such_path, problem, trace_of_call, wrong_verb
@@ -116,14 +117,15 @@ class Api:
         """Reads a request, makes the call that `ask` makes of it, and writes the answer, or the `stream` of answers.
         Nobody sends a body who may not make the call: of the `method`, if that is known before."""
         headers = Headers(scope=scope)
-        caller = headers.get("authorization", ""), headers.get("traceparent", ""), _peer(scope)
+        certificate = certificate_of(scope)
+        caller = headers.get("authorization", ""), headers.get("traceparent", ""), _peer(scope), certificate
         try:
             if self._closing:
                 raise _stopping()
             self.settings.guard.check(scope["method"], headers)
             body = b""
             if scope["method"] == "POST":
-                self._calls.admit(caller[0], caller[2], method)
+                self._calls.admit(caller[0], caller[2], method, certificate)
                 body = await self._body(headers, receive)
             query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="strict")
             asked = ask(Heard(body, headers, query, given))
@@ -169,7 +171,7 @@ class Api:
         return _Refused(413, InvalidRequest(message, Reason.PAYLOAD_TOO_LARGE, limit=str(self.settings.body_limit)))
 
     async def _answer(
-        self, asked: Asked, caller: tuple[str, str, str], scope: Scope, receive: Receive, send: Send
+        self, asked: Asked, caller: tuple[str, str, str, Certificate], scope: Scope, receive: Receive, send: Send
     ) -> None:
         """A call with one response. A caller that goes does not wait any more: the call is cancelled."""
         work = asyncio.ensure_future(self._response(asked, caller))
@@ -186,7 +188,7 @@ class Api:
             gone.cancel()
             await asyncio.gather(work, gone, return_exceptions=True)
 
-    async def _response(self, asked: Asked, caller: tuple[str, str, str]) -> Response:
+    async def _response(self, asked: Asked, caller: tuple[str, str, str, Certificate]) -> Response:
         try:
             answer = await self._calls.unary(asked.method, asked.request, *caller)
         except ReachError as error:
@@ -212,7 +214,7 @@ class Api:
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A WebSocket, if its client may have one; what refuses it is a plain answer."""
         headers, offered = Headers(scope=scope), scope.get("subprotocols", [])
-        caller = websocket.caller_of(headers, offered, _peer(scope))
+        caller = websocket.caller_of(headers, offered, _peer(scope), certificate_of(scope))
         try:
             if scope["type"] != "websocket":
                 raise _Refused(426, InvalidRequest("this path speaks WebSocket", Reason.MALFORMED_MESSAGE))
@@ -222,7 +224,7 @@ class Api:
             if offered and websocket.PROTOCOL not in offered:
                 message = f"offer the protocol {websocket.PROTOCOL}, or none"
                 raise InvalidRequest(message, Reason.VERSION_NOT_SUPPORTED)
-            self._calls.admit(caller.authorization, caller.peer)
+            self._calls.admit(caller.authorization, caller.peer, certificate=caller.certificate)
         except _Refused as refused:
             upgrade = {"upgrade": "websocket", "connection": "upgrade"}
             await problem(refused.error, refused.status, headers=upgrade)(scope, receive, send)

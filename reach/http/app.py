@@ -15,6 +15,7 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, cast
@@ -29,6 +30,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from reach.errors import InvalidRequest, Reason, Unavailable
 from reach.http.api import Api
+from reach.http.certificates import Certificate, certificate_of
 from reach.http.known import known_routes
 from reach.http.page import described
 from reach.http.problems import HEADERS, no_such_path, problem, wrong_verb
@@ -42,8 +44,8 @@ Readiness = Callable[[], tuple[bool, Mapping[str, object]]]
 MetricsText = Callable[[], bytes]
 """All metrics as Prometheus reads them."""
 
-MayRead = Callable[[str], bool]
-"""Whether the `Authorization` header (empty if there is none) opens `/metrics`."""
+MayRead = Callable[[str, Certificate], bool]
+"""Whether the `Authorization` header (empty if there is none), or a certificate, opens `/metrics`."""
 
 CONNECTIONS: Final = 1_000
 """Connections at the same time, where nothing else is said."""
@@ -55,7 +57,7 @@ _GRACE_S: Final = 2
 _log: Final = logging.getLogger(__name__)
 
 
-def _everybody(_authorization: str) -> bool:
+def _everybody(_authorization: str, _certificate: Certificate) -> bool:
     """Nobody is asked who he is."""
     return True
 
@@ -79,7 +81,7 @@ def create_app(
         return _json(body, 200 if is_ready else 503)
 
     async def measured(request: Request) -> Response:
-        if not may_read(request.headers.get("authorization", "")):
+        if not may_read(request.headers.get("authorization", ""), certificate_of(request.scope)):
             message = "an API key with the scope reader or operator is needed"
             return problem(InvalidRequest(message, Reason.UNAUTHENTICATED))
         assert metrics is not None
@@ -106,6 +108,17 @@ def _json(body: Mapping[str, object], status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, HEADERS, "application/json")
 
 
+class _Config(uvicorn.Config):
+    def __init__(self, app: Any, tls: ssl.SSLContext | None, **settings: Any) -> None:
+        super().__init__(app, **settings)
+        self._tls = tls
+
+    def load(self) -> None:
+        """Takes the context that it was given; uvicorn would make one of files, once."""
+        super().load()
+        self.ssl = self._tls
+
+
 class _Uvicorn(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -122,12 +135,12 @@ class HttpServer:
         host: str,
         port: int,
         *,
-        tls: tuple[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
         closing: Callable[[], Awaitable[None]] | None = None,
         connections: int = CONNECTIONS,
         frame_limit: int = FRAME_BYTES,
     ) -> None:
-        """`tls` names the files of certificate chain and key (PEM); `closing` ends what is open when this stops;
+        """`tls` has certificate and key; `closing` ends what is open when this stops;
         of more than so many `connections` each is answered with 503; `frame_limit` is that of a WebSocket's
         messages, in bytes."""
         self._closing = closing
@@ -137,8 +150,9 @@ class HttpServer:
         self._ended = asyncio.Event()
         self._ended.set()
         self._server = _Uvicorn(
-            uvicorn.Config(
+            _Config(
                 app,
+                tls,
                 http=Protocol,
                 ws=cast("Any", socket_protocol),
                 ws_max_size=frame_limit,
@@ -152,8 +166,6 @@ class HttpServer:
                 timeout_keep_alive=15,
                 timeout_graceful_shutdown=_GRACE_S,
                 h11_max_incomplete_event_size=_HEADER_BYTES,
-                ssl_certfile=tls[0] if tls else None,
-                ssl_keyfile=tls[1] if tls else None,
             )
         )
 

@@ -14,6 +14,7 @@ import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from reach.errors import InvalidRequest, Reason
+from reach.http.certificates import KEY, names_of
 from reach.http.problems import MEDIA_TYPE, document
 from reach.http.unread import Unread
 
@@ -33,6 +34,8 @@ class Protocol(H11Protocol):
         # asyncio does this only for sockets that name their protocol, and one bound before does not. Without it
         # each answer but the first waits for 40 ms: its head is on the way, and its body until that is acknowledged.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if names := names_of(transport.get_extra_info("peercert")):
+            self.app_state = {**self.app_state, KEY: names}
         self._unread = Unread(transport, self.loop)
         self._head = self.loop.call_later(HEAD_SECONDS, transport.abort)
 

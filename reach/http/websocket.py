@@ -20,6 +20,7 @@ from starlette.types import Receive, Send
 
 from reach.errors import InvalidRequest, ReachError, Reason, ResourceExhausted
 from reach.http.calls import Calls
+from reach.http.certificates import Certificate
 from reach.http.messages import encode, request_of
 from reach.http.problems import document, trace_of_call
 from reach.http.routes import ROWS, Row
@@ -83,12 +84,13 @@ class Caller(NamedTuple):
 
     authorization: str
     peer: str
+    certificate: Certificate
 
 
-def caller_of(headers: Headers, offered: list[str], peer: str) -> Caller:
+def caller_of(headers: Headers, offered: list[str], peer: str, certificate: Certificate) -> Caller:
     """Who asks for a socket: by the header, or by the name that a page of a browser offers in its place."""
     keys = (f"Bearer {name[len(BEARER) :]}" for name in offered if name.startswith(BEARER))
-    return Caller(headers.get("authorization") or next(keys, ""), peer)
+    return Caller(headers.get("authorization") or next(keys, ""), peer, certificate)
 
 
 class Count:
@@ -160,7 +162,7 @@ class Socket:
         both = {reading, leaving}
         try:
             while not (await asyncio.wait(both, timeout=RECHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED))[0]:
-                self._calls.admit(self._caller.authorization, self._caller.peer)
+                self._calls.admit(self._caller.authorization, self._caller.peer, certificate=self._caller.certificate)
             if reading.done():
                 return reading.result()
             return LEAVING, f"{Reason.SHUTTING_DOWN.name}: go on at another node, or here later"
@@ -270,7 +272,7 @@ class Socket:
 
     async def _run(self, call_id: str | int, call: _Call, row: Row, request: Any, traceparent: str) -> None:
         """Makes a call and tells what comes of it, to its end."""
-        caller = self._caller.authorization, traceparent, self._caller.peer
+        caller = self._caller.authorization, traceparent, self._caller.peer, self._caller.certificate
         try:
             if row.streams:
                 async with aclosing(self._calls.streaming(row.method, request, *caller)) as answers:

@@ -4,7 +4,7 @@ over gRPC happens to these too, in the same code. Methods with a stream of reque
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
@@ -14,6 +14,14 @@ from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.access import TABLE, Access
 from reach.rpc.entrance import Entrance, leaf_of, short_name
 from reach.rpc.peer_service import Behaviour
+from reach.rpc.principal import PeerProperties
+
+Certificate = Callable[[], PeerProperties]
+"""What the door knows of the caller's certificate."""
+
+
+def _no_certificate() -> PeerProperties:
+    return {}
 
 
 class _Context:
@@ -32,10 +40,14 @@ class InnerCalls:
     Args:
         entrance: Of the node.
         methods: All with one request, by full name ("/agentreach.v1.DispatchService/Dispatch").
+        certificate_required: Nobody calls without a client certificate, as over gRPC, where the handshake sees to it.
     """
 
-    def __init__(self, entrance: Entrance, methods: Mapping[str, Behaviour]) -> None:
+    def __init__(
+        self, entrance: Entrance, methods: Mapping[str, Behaviour], *, certificate_required: bool = False
+    ) -> None:
         self._entrance: Final = entrance
+        self._certificate_required: Final = certificate_required
         self._acts: Final = {
             method: entrance.anywhere(method, one.act, streams=one.streams) for method, one in methods.items()
         }
@@ -45,18 +57,33 @@ class InnerCalls:
         """Any one of these opens the method."""
         return TABLE[method].scopes
 
-    def admit(self, authorization: str, peer: str, method: str = "") -> None:
+    def admit(
+        self, authorization: str, peer: str, method: str = "", certificate: Certificate = _no_certificate
+    ) -> None:
         """Refuses at once who is nobody, or may not make calls of a method, before anything of the call is read.
 
         Raises:
             InvalidRequest: UNAUTHENTICATED or PERMISSION_DENIED; already counted and logged.
         """
         try:
-            self._entrance.recognise(authorization, _no_certificate, self._access(method).scopes if method else None)
+            self._check(certificate)
+            self._entrance.recognise(authorization, certificate, self._access(method).scopes if method else None)
         except ReachError as error:
             raise self._entrance.failed(short_name(method) or "HTTP", error, peer) from None
 
-    async def unary(self, method: str, request: Any, authorization: str, traceparent: str, peer: str) -> Any:
+    def _check(self, certificate: Certificate) -> None:
+        if self._certificate_required and not certificate():
+            raise InvalidRequest("a client certificate is needed", Reason.UNAUTHENTICATED)
+
+    async def unary(
+        self,
+        method: str,
+        request: Any,
+        authorization: str,
+        traceparent: str,
+        peer: str,
+        certificate: Certificate = _no_certificate,
+    ) -> Any:
         """Makes a call with one response.
 
         Args:
@@ -65,32 +92,41 @@ class InnerCalls:
             authorization: The header as it came; empty if there was none.
             traceparent: The same.
             peer: Where it comes from, for the log of refusals.
+            certificate: Of the caller, where the door has one.
 
         Raises:
             ReachError: what the caller is to be told; already counted and logged.
         """
-        with self._within(method, authorization, traceparent, peer):
+        with self._within(method, (authorization, traceparent, peer, certificate)):
             answer = await self._acts[method](request, _Context())
         return self._message(method, answer)
 
     async def streaming(
-        self, method: str, request: Any, authorization: str, traceparent: str, peer: str
+        self,
+        method: str,
+        request: Any,
+        authorization: str,
+        traceparent: str,
+        peer: str,
+        certificate: Certificate = _no_certificate,
     ) -> AsyncGenerator[Any, None]:
         """Makes a call with a stream of responses; arguments and errors as for `unary`. It is to be read and closed by
         one task."""
-        with self._within(method, authorization, traceparent, peer):
+        with self._within(method, (authorization, traceparent, peer, certificate)):
             async with aclosing(self._acts[method](request, _Context())) as answers:
                 async for answer in answers:
                     yield self._message(method, answer)
 
     @contextmanager
-    def _within(self, method: str, authorization: str, traceparent: str, peer: str) -> Iterator[None]:
+    def _within(self, method: str, caller: tuple[str, str, str, Certificate]) -> Iterator[None]:
         """Around a call: it comes in, holds a place, and is counted as it ends."""
+        authorization, traceparent, peer, certificate = caller
         name, access, entrance = short_name(method), self._access(method), self._entrance
         gate = entrance.gates[access.admission]
         entered = False
         try:
-            entrance.enter(authorization, traceparent, _no_certificate, access, gate)
+            self._check(certificate)
+            entrance.enter(authorization, traceparent, certificate, access, gate)
             entered = True
             yield
         except Exception as failure:  # noqa: BLE001 - each becomes an error that the caller can be told
@@ -116,7 +152,3 @@ class InnerCalls:
 def _error_in(failure: Exception) -> Exception:
     found = leaf_of(failure)
     return found if isinstance(found, Exception) else failure
-
-
-def _no_certificate() -> dict[str, list[bytes]]:
-    return {}

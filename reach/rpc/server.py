@@ -66,6 +66,10 @@ _SERVICES: dict[Any, Any] = {
 }
 
 
+def _nothing_new() -> None:
+    """What there was stays."""
+
+
 @dataclass(slots=True)
 class Listen:
     """Where the server listens, and how."""
@@ -77,6 +81,8 @@ class Listen:
     private_key: bytes = b""
     client_ca: bytes = b""
     client_required: bool = False
+    renewed: Callable[[], tuple[bytes, bytes, bytes] | None] = _nothing_new
+    """Certificate, key and authorities from now on; None: those of before. Asked at each handshake, in threads."""
     max_age_ms: int = 0
     """Connections older than this are asked to reconnect; 0: never."""
 
@@ -147,7 +153,8 @@ class GrpcServer:
 
     def inner_calls(self) -> InnerCalls:
         """The same methods for another door of this process."""
-        return InnerCalls(self._entrance, self.methods)
+        required = bool(self._listen.client_ca) and self._listen.client_required
+        return InnerCalls(self._entrance, self.methods, certificate_required=required)
 
     async def start(self) -> None:
         """Binds the port and serves.
@@ -160,12 +167,7 @@ class GrpcServer:
         _refuse_taken(listen.host, listen.port)
         try:
             if listen.certificate:
-                credentials = grpc.ssl_server_credentials(
-                    [(listen.private_key, listen.certificate)],
-                    root_certificates=listen.client_ca or None,
-                    require_client_auth=bool(listen.client_ca) and listen.client_required,
-                )
-                self.port = self._server.add_secure_port(address, credentials)
+                self.port = self._server.add_secure_port(address, _credentials(listen))
             else:
                 self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
@@ -198,6 +200,21 @@ class GrpcServer:
         stopping = asyncio.create_task(self._server.stop(grace_seconds), name="grpc-stop")
         self._services.close_streams()
         await stopping
+
+
+def _credentials(listen: Listen) -> grpc.ServerCredentials:
+    """TLS, with what is in the files at each handshake."""
+
+    def made(certificate: bytes, key: bytes, client_ca: bytes) -> Any:
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], client_ca or None)
+
+    def renewed() -> Any:
+        new = listen.renewed()
+        return None if new is None else made(*new)
+
+    first = made(listen.certificate, listen.private_key, listen.client_ca)
+    required = bool(listen.client_ca) and listen.client_required
+    return grpc.dynamic_ssl_server_credentials(first, renewed, required)
 
 
 def _refuse_taken(host: str, port: int) -> None:

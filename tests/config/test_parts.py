@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reach.config import Config, load
-from reach.config.parts import listen
+from reach.config.parts import listen, server_tls
 from reach.errors import InvalidRequest
 from tests.rpc.certificates import Authority
 
@@ -26,7 +26,8 @@ def config_of(folder: Path, key: bytes, certificate: bytes) -> Config:
 
 def test_GOV_2_a_certificate_and_its_key_are_taken(tmp_path, authority) -> None:
     key, certificate = authority.issue("node", "IP:127.0.0.1")
-    found = listen(config_of(tmp_path, key, certificate))
+    config = config_of(tmp_path, key, certificate)
+    found = listen(config, server_tls(config))
     assert (found.private_key, found.certificate) == (key, certificate)
 
 
@@ -34,10 +35,10 @@ def test_GOV_2_a_key_of_another_certificate_is_told(tmp_path, authority) -> None
     _, certificate = authority.issue("node", "IP:127.0.0.1")
     key, _ = authority.issue("node", "IP:127.0.0.1")
     with pytest.raises(InvalidRequest, match="the key is not the one of the certificate"):
-        listen(config_of(tmp_path, key, certificate))
+        server_tls(config_of(tmp_path, key, certificate))
 
 
 def test_GOV_2_what_is_no_certificate_is_told(tmp_path, authority) -> None:
     key, _ = authority.issue("node", "IP:127.0.0.1")
     with pytest.raises(InvalidRequest, match=r"server\.tls_cert .* cannot be used"):
-        listen(config_of(tmp_path, key, b"not a certificate"))
+        server_tls(config_of(tmp_path, key, b"not a certificate"))

@@ -249,7 +249,7 @@ def test_flags_ports_and_probes_are_those_of_a_node() -> None:
     assert flags(container["args"]) <= KNOWN_FLAGS
     assert container["args"][-1].startswith(tuple(mount["mountPath"] for mount in container["volumeMounts"]))
     assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"grpc": GRPC, "http": HTTP}
-    app = create_app(lambda: (True, {}), lambda: b"", lambda key: True)
+    app = create_app(lambda: (True, {}), lambda: b"")
     paths = {route.path for route in app.routes if hasattr(route, "path")}
     for folder in ("base", "trial"):
         for each in documents(folder):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import ssl
 from typing import Any, Self
 
 from wsproto import ConnectionType, WSConnection
@@ -43,8 +44,15 @@ class Closed(Exception):
 class SocketClient:
     """One socket. `async with SocketClient(port) as ws`, or `open` by hand."""
 
-    def __init__(self, port: int, headers: dict[str, str] | None = None, protocols: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        port: int,
+        headers: dict[str, str] | None = None,
+        protocols: tuple[str, ...] = (),
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._port = port
+        self._tls = tls
         self._headers = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         self._protocols = list(protocols)
         self.conn = WSConnection(ConnectionType.CLIENT)
@@ -64,7 +72,7 @@ class SocketClient:
 
     async def open(self, host: str = "localhost", path: str = PATH) -> None:
         """Connects and asks. Raises Refused."""
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls)
         asked = Request(host, path, extra_headers=self._headers, subprotocols=self._protocols)
         self.writer.write(self.conn.send(asked))
         status, body = 0, bytearray()

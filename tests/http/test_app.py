@@ -90,7 +90,7 @@ async def test_metrics_are_served_as_prometheus_reads_them(node):
 async def test_metrics_are_closed_to_whom_the_server_says(node):
     asked = []
 
-    def may_read(authorization):
+    def may_read(authorization, _certificate):
         asked.append(authorization)
         return authorization == "Bearer right"
 
@@ -214,8 +214,9 @@ async def test_tls(node, tmp_path):
     key, certificate = authority.issue("server", "IP:127.0.0.1")
     (tmp_path / "key.pem").write_bytes(key)
     (tmp_path / "cert.pem").write_bytes(certificate)
-    files = (str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
-    async with serving(create_app(node.ready), tls=files) as plain:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    async with serving(create_app(node.ready), tls=tls) as plain:
         trusting = ssl.create_default_context(cadata=authority.certificate.decode())
         async with httpx.AsyncClient(verify=trusting) as client:
             answer = await client.get(f"https://127.0.0.1:{plain.base_url.port}/healthz")

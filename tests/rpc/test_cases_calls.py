@@ -10,6 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from reach.config import Config, parts
+from reach.config.tls import ServerTls
 from reach.rpc.server import Listen, options
 from reach.telemetry.metrics import resident_bytes
 from tests.rpc.hostile import MIB
@@ -218,8 +219,8 @@ async def test_a12_readers_resume_without_a_gap_when_connections_are_too_old(tmp
     assert not [name for name, _ in options(plain) if "connection_age" in name]
     listen = parts.listen
 
-    def with_an_age(config: Config) -> Listen:
-        made = listen(config)
+    def with_an_age(config: Config, tls: ServerTls | None) -> Listen:
+        made = listen(config, tls)
         made.max_age_ms = 1_000
         return made
 
