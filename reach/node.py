@@ -24,22 +24,11 @@ from reach.collector import made_to_stay
 from reach.config import Config
 from reach.config.authentication import authentication, readers_of
 from reach.config.models import classifier_of, matcher_of
-from reach.config.parts import (
-    api_settings,
-    dial_settings,
-    host_settings,
-    http_server,
-    kept,
-    listen,
-    server_tls,
-    webhook_rules,
-)
+from reach.config.parts import Seen, dial_settings, host_settings, http_server, kept, listen, server_tls, webhook_rules
 from reach.config.watching import Policies, Rules
 from reach.core.intents import Routes
 from reach.core.vocabulary import Vocabulary
 from reach.errors import ErrorClass, InvalidRequest, ReachError
-from reach.http.api import Api
-from reach.http.app import create_app
 from reach.rpc.access import Admission
 from reach.rpc.interceptors import Interceptor
 from reach.rpc.principal import Authenticator
@@ -250,10 +239,9 @@ class Node:
         self.reader.take_webhooks(rules.read)
 
     async def _start_http(self, authenticator: Authenticator) -> None:
-        api = Api(self._grpc.inner_calls(), api_settings(self.config))
         may_read = readers_of(authenticator, certificate_required=self.config.server.client_cert_required)
-        app = create_app(self.standing.ready, self._metrics_text(), may_read, api)
-        http = http_server(self.config, app, api.close, self._tls)
+        seen = Seen(self.standing.ready, self._metrics_text(), may_read)
+        http = http_server(self.config, self._grpc, seen, lambda: (self.admin_port, self.port), self._tls)
         self.admin_port = http.bind()
         self._own(http.serve(), "http")
         self._stack.push_async_callback(http.stop)

@@ -9,7 +9,7 @@ in this package reads files or the environment for settings.
 """
 
 from reach.config.clustering import Cluster
-from reach.config.doors import Http
+from reach.config.doors import A2a, Http
 from reach.config.loading import ConfigError, load
 from reach.config.outgoing import AgentAuth, Agents, Wake, WakeHook, Webhooks, WebhookSecret
 from reach.config.page import reference
@@ -31,6 +31,7 @@ from reach.config.sections import (
 from reach.config.tokens import Jwt, JwtIssuer
 
 __all__ = [
+    "A2a",
     "AgentAuth",
     "Agents",
     "ClientIdentity",

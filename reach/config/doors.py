@@ -1,4 +1,4 @@
-"""The section about HTTP."""
+"""The sections about HTTP and A2A."""
 
 from __future__ import annotations
 
@@ -20,3 +20,25 @@ class Http(Section, frozen=True):
     max_connections: Annotated[int, Meta(ge=16, le=100_000)] = 1_000
     """Connections at the same time; each stream of events holds one. Too small: callers and health checks are refused
     (503). Too large: memory and open files, about 30 KiB and one each."""
+
+
+class A2a(Section, frozen=True):
+    """Every pool as an A2A agent, over HTTP and gRPC. It needs the extra `agentreach[a2a]`, and costs nothing until the
+    first call of A2A comes."""
+
+    enabled: bool = True
+    """Whether A2A is served, where the extra is installed."""
+    public_url: Annotated[str, Meta(pattern=r"^(?:https?://[^\s/?#@]+(?:/[^\s?#]*[^\s?#/])?)?\Z", max_length=300)] = ""
+    """Where others reach the HTTP port, such as `https://agents.example`: cards say so, and never what a request calls
+    this server. Empty: `server.host` if that is loopback, else the host of `server.advertise` or of this machine, with
+    `server.admin_port`. Set it where anything stands between callers and this server."""
+    public_grpc: Annotated[str, Meta(pattern=r"^(?:\[[0-9a-fA-F:.]+\]|[^\s:/@]+):[0-9]{1,5}\Z|^\Z", max_length=300)] = (
+        ""
+    )
+    """`host:port` where others reach gRPC. Empty: as `public_url`, with `server.port`."""
+    name: Annotated[str, Meta(min_length=1, max_length=200)] = "Agent-Reach"
+    """What the card of the whole fleet is called."""
+    description: Annotated[str, Meta(min_length=1, max_length=4_000)] = (
+        "A fleet of agents: say what you need, and it goes to one that can do it."
+    )
+    """What it says of the fleet."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import socket
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+from reach.a2a.door import A2aDoor
+from reach.a2a.settings import A2aSettings
 from reach.config.relations import is_loopback
 from reach.config.sections import Config
 from reach.config.thresholds import thresholds_of
@@ -13,10 +17,10 @@ from reach.config.tls import Files, ServerTls
 from reach.config.watching import Policies
 from reach.core.model import PoolKey
 from reach.errors import InvalidRequest
-from reach.http.api import BODY_MARGIN, ApiSettings
-from reach.http.app import HttpServer
+from reach.http.api import BODY_MARGIN, Api, ApiSettings
+from reach.http.app import HttpServer, MayRead, MetricsText, Readiness, create_app
 from reach.http.guard import Guard
-from reach.rpc.server import Listen
+from reach.rpc.server import GrpcServer, Listen
 from reach.runtime.retention import Keep
 from reach.runtime.settings import Settings
 from reach.runtime.summarisers import EndpointSummariser
@@ -101,6 +105,31 @@ def api_settings(config: Config) -> ApiSettings:
     return ApiSettings(2 * server.payload_limit + BODY_MARGIN, guard)
 
 
+def a2a_settings(config: Config, http_port: int, grpc_port: int) -> A2aSettings:
+    """Where the cards say that we are, and what we are called. The ports are those that were bound."""
+    a2a, server = config.a2a, config.server
+    host = server.host
+    if not is_loopback(host):
+        host = server.advertise.rpartition(":")[0] or socket.gethostname()
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    scheme = "https" if server.tls_cert else "http"
+    return A2aSettings(
+        a2a.public_url or f"{scheme}://{host}:{http_port}",
+        a2a.public_grpc or (server.advertise if not is_loopback(server.host) else "") or f"{host}:{grpc_port}",
+        a2a.name,
+        a2a.description,
+        server.auth != "none",
+    )
+
+
+class Seen(NamedTuple):
+    """What HTTP shows of a node."""
+
+    ready: Readiness
+    metrics: MetricsText | None
+    may_read: MayRead
+
+
 def server_tls(config: Config) -> ServerTls | None:
     """The server's certificate; None: it has none.
 
@@ -114,15 +143,30 @@ def server_tls(config: Config) -> ServerTls | None:
 
 
 def http_server(
-    config: Config, app: Any, closing: Callable[[], Awaitable[None]], tls: ServerTls | None = None
+    config: Config,
+    grpc: GrpcServer,
+    seen: Seen,
+    ports: Callable[[], tuple[int, int]],
+    tls: ServerTls | None = None,
 ) -> HttpServer:
-    """Where and how HTTP is served; `closing` ends what is open when it stops."""
+    """All doors of HTTP, where and how they are served. A2A comes in at the gRPC server too. `ports` are those of HTTP
+    and gRPC, once they are bound."""
     server = config.server
-    connections = config.http.max_connections
-    limit = api_settings(config).body_limit
+    calls, limits = grpc.inner_calls(), api_settings(config)
+    api, routes, closing = Api(calls, limits), [], []
+    if config.a2a.enabled:
+        a2a = A2aDoor(calls, grpc.entrance, limits, lambda: a2a_settings(config, *ports()))
+        grpc.serve_beside(a2a)
+        routes, closing = a2a.routes(), [a2a.close]
+
+    async def close() -> None:
+        await asyncio.gather(api.close(), *(end() for end in closing))
+
+    app = create_app(seen.ready, seen.metrics, seen.may_read, api, routes)
     context = tls.context if tls is not None else None
+    connections, limit = config.http.max_connections, limits.body_limit
     return HttpServer(
-        app, server.host, server.admin_port, tls=context, closing=closing, connections=connections, frame_limit=limit
+        app, server.host, server.admin_port, tls=context, closing=close, connections=connections, frame_limit=limit
     )
 
 

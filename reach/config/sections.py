@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from reach.config.clustering import Cluster
-from reach.config.doors import Http
+from reach.config.doors import A2a, Http
 from reach.config.fields import Calls, Name, PolicyName, Port, Scope, Section, Text
 from reach.config.outgoing import Agents, Wake, Webhooks
 from reach.config.tokens import Jwt
@@ -372,6 +372,7 @@ class Config(Section, frozen=True):
 
     server: Server = Server()
     http: Http = Http()
+    a2a: A2a = A2a()
     jwt: Jwt = Jwt()
     storage: Storage = Storage()
     cluster: Cluster = Cluster()

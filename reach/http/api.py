@@ -15,8 +15,9 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from reach.errors import InvalidRequest, ReachError, Reason, Timeout, Unavailable
+from reach.errors import InvalidRequest, ReachError, Reason, Unavailable
 from reach.http import sse, websocket
+from reach.http.bodies import Refused, read_whole
 from reach.http.calls import Calls
 from reach.http.certificates import Certificate, certificate_of
 from reach.http.guard import Guard
@@ -27,8 +28,6 @@ from reach.wire.requests import ID_BYTES
 
 BODY_MARGIN: Final = 1 << 20
 """What a body may have beside twice the largest payload (as base64, or with escapes), in bytes."""
-BODY_SECONDS: Final = 30.0
-"""How long a body may take to arrive."""
 CLOSE_SECONDS: Final = 1.0
 """How long calls under way may go on when the server stops."""
 
@@ -118,18 +117,18 @@ class Api:
         Nobody sends a body who may not make the call: of the `method`, if that is known before."""
         headers = Headers(scope=scope)
         certificate = certificate_of(scope)
-        caller = headers.get("authorization", ""), headers.get("traceparent", ""), _peer(scope), certificate
+        caller = headers.get("authorization", ""), headers.get("traceparent", ""), peer_of(scope), certificate
         try:
             if self._closing:
-                raise _stopping()
+                raise stopping()
             self.settings.guard.check(scope["method"], headers)
             body = b""
             if scope["method"] == "POST":
                 self._calls.admit(caller[0], caller[2], method, certificate)
-                body = await self._body(headers, receive)
+                body = await read_whole(headers, receive, self.settings.body_limit)
             query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="strict")
             asked = ask(Heard(body, headers, query, given))
-        except _Refused as refused:
+        except Refused as refused:
             await problem(refused.error, refused.status)(scope, receive, send)
             return
         except UnicodeDecodeError:
@@ -143,44 +142,17 @@ class Api:
         else:
             await self._answer(asked, caller, scope, receive, send)
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
-        """The whole body. Raises _Refused if it is too large, too slow, or compressed."""
-        if headers.get("content-encoding", "identity") != "identity":
-            raise _Refused(415, InvalidRequest("bodies are taken uncompressed only", Reason.MALFORMED_MESSAGE))
-        told = headers.get("content-length", "0")
-        if told.isdigit() and int(told) > self.settings.body_limit:
-            raise self._too_large()
-        body = bytearray()
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _Refused(400, InvalidRequest("the body ended early", Reason.MALFORMED_MESSAGE))
-                    body += message.get("body", b"")
-                    if len(body) > self.settings.body_limit:
-                        raise self._too_large()
-                    if not message.get("more_body"):
-                        return bytes(body)
-        except TimeoutError:
-            slow = Timeout(f"the body did not arrive within {BODY_SECONDS:.0f} s", Reason.WAIT_EXPIRED)
-            raise _Refused(408, slow) from None
-
-    def _too_large(self) -> _Refused:
-        message = f"the body is over {self.settings.body_limit} bytes"
-        return _Refused(413, InvalidRequest(message, Reason.PAYLOAD_TOO_LARGE, limit=str(self.settings.body_limit)))
-
     async def _answer(
         self, asked: Asked, caller: tuple[str, str, str, Certificate], scope: Scope, receive: Receive, send: Send
     ) -> None:
         """A call with one response. A caller that goes does not wait any more: the call is cancelled."""
         work = asyncio.ensure_future(self._response(asked, caller))
-        gone = asyncio.ensure_future(_gone(receive))
+        gone = asyncio.ensure_future(until_gone(receive))
         self._calling.add(work)
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
-                response = problem(_stopping()) if work.cancelled() else work.result()
+                response = problem(stopping()) if work.cancelled() else work.result()
                 await response(scope, receive, send)
         finally:
             self._calling.discard(work)
@@ -199,7 +171,7 @@ class Api:
         """A call with a stream of responses, until it ends, the reader goes, or the server stops."""
         reading = asyncio.ensure_future(out.write(self._calls.streaming(*call), send))
         beating = asyncio.ensure_future(out.beat(send))
-        gone = asyncio.ensure_future(_gone(receive))
+        gone = asyncio.ensure_future(until_gone(receive))
         self._streams.add(reading)
         try:
             await asyncio.wait({reading, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -209,23 +181,23 @@ class Api:
                 task.cancel()
             await asyncio.gather(reading, beating, gone, return_exceptions=True)
         if not gone.done() or gone.cancelled():
-            await out.end(send, _stopping())
+            await out.end(send, stopping())
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A WebSocket, if its client may have one; what refuses it is a plain answer."""
         headers, offered = Headers(scope=scope), scope.get("subprotocols", [])
-        caller = websocket.caller_of(headers, offered, _peer(scope), certificate_of(scope))
+        caller = websocket.caller_of(headers, offered, peer_of(scope), certificate_of(scope))
         try:
             if scope["type"] != "websocket":
-                raise _Refused(426, InvalidRequest("this path speaks WebSocket", Reason.MALFORMED_MESSAGE))
+                raise Refused(426, InvalidRequest("this path speaks WebSocket", Reason.MALFORMED_MESSAGE))
             if self._closing:
-                raise _stopping()
+                raise stopping()
             self.settings.guard.check("CONNECT", headers)
             if offered and websocket.PROTOCOL not in offered:
                 message = f"offer the protocol {websocket.PROTOCOL}, or none"
                 raise InvalidRequest(message, Reason.VERSION_NOT_SUPPORTED)
             self._calls.admit(caller.authorization, caller.peer, certificate=caller.certificate)
-        except _Refused as refused:
+        except Refused as refused:
             upgrade = {"upgrade": "websocket", "connection": "upgrade"}
             await problem(refused.error, refused.status, headers=upgrade)(scope, receive, send)
             return
@@ -253,20 +225,12 @@ class Api:
             work.cancel()
 
 
-class _Refused(Exception):
-    """A request that HTTP itself has a word for."""
-
-    def __init__(self, status: int, error: ReachError) -> None:
-        super().__init__(error.message)
-        self.status = status
-        self.error = error
-
-
-def _stopping() -> Unavailable:
+def stopping() -> Unavailable:
+    """What a call gets that comes, or is open, while the server stops."""
     return Unavailable("the server is shutting down", Reason.SHUTTING_DOWN)
 
 
-async def _gone(receive: Receive) -> None:
+async def until_gone(receive: Receive) -> None:
     """Returns when the client has gone."""
     message: Message = {"type": ""}
     while message["type"] != "http.disconnect":
@@ -279,6 +243,7 @@ def _raw_path(scope: Scope) -> str:
     return raw.decode("ascii", "replace") if raw else str(scope["path"])
 
 
-def _peer(scope: Scope) -> str:
+def peer_of(scope: Scope) -> str:
+    """Where a request comes from, for the log of refusals."""
     client = scope.get("client")
     return f"{client[0]}:{client[1]}" if client else ""

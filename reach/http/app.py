@@ -16,7 +16,7 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
@@ -63,10 +63,14 @@ def _everybody(_authorization: str, _certificate: Certificate) -> bool:
 
 
 def create_app(
-    ready: Readiness, metrics: MetricsText | None = None, may_read: MayRead = _everybody, api: Api | None = None
+    ready: Readiness,
+    metrics: MetricsText | None = None,
+    may_read: MayRead = _everybody,
+    api: Api | None = None,
+    doors: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """The routes: `/healthz` (also `/livez`) and `/readyz` are open, `/metrics` (if there are any) for whom
-    `may_read` says; `/v1` is the JSON door, `/openapi.json` and `/docs` its description."""
+    `may_read` says; `/v1` is the JSON door, `/openapi.json` and `/docs` its description; `doors` are other ones."""
 
     async def healthz(_request: Request) -> Response:
         return _json({"state": "alive"})
@@ -100,6 +104,7 @@ def create_app(
         routes.append(Route("/metrics", measured))
     if api is not None:
         routes += [Mount(PREFIX, app=api), *known_routes(api), *described(api.scopes)]
+    routes += doors
     middleware = api.settings.guard.middleware() if api is not None else []
     return Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: failed})
 

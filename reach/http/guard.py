@@ -20,6 +20,10 @@ from reach.errors import InvalidRequest, Reason
 
 ANY: Final = "*"
 _PREFLIGHT_SECONDS: Final = 600
+_HEADERS: Final = (
+    "a2a-extensions", "a2a-version", "authorization", "content-type", "idempotency-key", "last-event-id",
+    "reach-after-seq", "traceparent",
+)  # fmt: skip
 
 
 class Guard(NamedTuple):
@@ -50,7 +54,7 @@ class Guard(NamedTuple):
                 CORSMiddleware,
                 allow_origins=sorted(self.origins),
                 allow_methods=["GET", "POST", "DELETE"],
-                allow_headers=["authorization", "content-type", "idempotency-key", "last-event-id", "traceparent"],
+                allow_headers=list(_HEADERS),
                 expose_headers=["x-trace-id", "retry-after"],
                 max_age=_PREFLIGHT_SECONDS,
             )

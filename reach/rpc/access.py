@@ -125,3 +125,6 @@ OF_PEERS: Final[Mapping[str, Access]] = {
     for method in ("Link", "Call", "Locate", "TellSessions", "TellTasks")
 }
 """Methods of other nodes, on a node that has any. The servicer itself checks that it is one (`peer_secret`)."""
+
+CARDS: Final = Access(_CALLER_OR_LOOKER, _CONTROL)
+"""Who may read what agents there are from their cards, which say what can be asked of whom and not how they do."""

@@ -14,7 +14,7 @@ from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.access import TABLE, Access
 from reach.rpc.entrance import Entrance, leaf_of, short_name
 from reach.rpc.peer_service import Behaviour
-from reach.rpc.principal import PeerProperties
+from reach.rpc.principal import PeerProperties, Principal
 
 Certificate = Callable[[], PeerProperties]
 """What the door knows of the caller's certificate."""
@@ -75,6 +75,18 @@ class InnerCalls:
         if self._certificate_required and not certificate():
             raise InvalidRequest("a client certificate is needed", Reason.UNAUTHENTICATED)
 
+    def who(self, authorization: str, peer: str, certificate: Certificate = _no_certificate) -> Principal:
+        """Who calls, for a door that has to know before it can say what is asked.
+
+        Raises:
+            ReachError: nobody is known by these credentials; already counted and logged.
+        """
+        try:
+            self._check(certificate)
+            return self._entrance.recognise(authorization, certificate)
+        except ReachError as error:
+            raise self._entrance.failed("A2A", error, peer) from None
+
     async def unary(
         self,
         method: str,
@@ -83,6 +95,7 @@ class InnerCalls:
         traceparent: str,
         peer: str,
         certificate: Certificate = _no_certificate,
+        access: Access | None = None,
     ) -> Any:
         """Makes a call with one response.
 
@@ -93,11 +106,12 @@ class InnerCalls:
             traceparent: The same.
             peer: Where it comes from, for the log of refusals.
             certificate: Of the caller, where the door has one.
+            access: Who may, where that is not what the method's own row says.
 
         Raises:
             ReachError: what the caller is to be told; already counted and logged.
         """
-        with self._within(method, (authorization, traceparent, peer, certificate)):
+        with self._within(method, (authorization, traceparent, peer, certificate), access):
             answer = await self._acts[method](request, _Context())
         return self._message(method, answer)
 
@@ -118,10 +132,12 @@ class InnerCalls:
                     yield self._message(method, answer)
 
     @contextmanager
-    def _within(self, method: str, caller: tuple[str, str, str, Certificate]) -> Iterator[None]:
+    def _within(
+        self, method: str, caller: tuple[str, str, str, Certificate], access: Access | None = None
+    ) -> Iterator[None]:
         """Around a call: it comes in, holds a place, and is counted as it ends."""
         authorization, traceparent, peer, certificate = caller
-        name, access, entrance = short_name(method), self._access(method), self._entrance
+        name, access, entrance = short_name(method), access or self._access(method), self._entrance
         gate = entrance.gates[access.admission]
         entered = False
         try:

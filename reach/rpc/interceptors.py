@@ -17,7 +17,7 @@ import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -59,6 +59,14 @@ def _forgotten(ended: BaseException) -> BaseException:
     return ended.with_traceback(None)
 
 
+class Beside(Protocol):
+    """Another contract. Its calls come in as those of other doors do (`inner_calls.py`), so nothing is asked of them
+    here."""
+
+    async def handler(self, method: str) -> Handler | None:
+        """The handler of a method; None if it is none of this contract."""
+
+
 class _Malformed:
     """Stands for a unary request that did not decode, until its wrapper can say so."""
 
@@ -92,6 +100,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
         self.entrance: Final = Entrance(authenticator, tracing, limits, called, refused)
         self._handlers: dict[str, Handler] = {}
         self._unknown: Handler = grpc.stream_stream_rpc_method_handler(self._refuse_unknown)
+        self.beside: Beside | None = None
+        """Methods of other contracts on the same port. To be set before it serves."""
 
     def open_calls(self) -> dict[str, int]:
         """Calls that are open, by admission class, for metrics."""
@@ -110,7 +120,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
         found = await continuation(handler_call_details)
         access = TABLE.get(method) or (OF_PEERS.get(method) if self.entrance.proxy is not None else None)
         if found is None:
-            return self._unknown
+            other = None if self.beside is None else await self.beside.handler(method)
+            return other or self._unknown
         if access is None:
             return grpc.stream_stream_rpc_method_handler(self._refuse_closed)
         # Only names of the table are kept, so this map is bounded whatever callers ask for.

@@ -35,7 +35,7 @@ from reach.errors import Unavailable
 from reach.rpc.agent import AgentServicer
 from reach.rpc.dispatch import DispatchServicer
 from reach.rpc.inner_calls import InnerCalls
-from reach.rpc.interceptors import Interceptor
+from reach.rpc.interceptors import Beside, Interceptor
 from reach.rpc.ops import OpsServicer
 from reach.rpc.peer_service import PeerServicer, behaviours
 from reach.rpc.registry import HeartbeatServicer, RegistryServicer
@@ -123,7 +123,8 @@ class GrpcServer:
     ) -> None:
         self._listen = listen
         self._services = services
-        self._entrance = interceptor.entrance
+        self._interceptor = interceptor
+        self.entrance = interceptor.entrance
         self._server = grpc.aio.server(interceptors=[interceptor], options=options(listen))
         self.ops = OpsServicer(services, keys, version, store)
         servicers: dict[Any, Any] = {
@@ -154,7 +155,11 @@ class GrpcServer:
     def inner_calls(self) -> InnerCalls:
         """The same methods for another door of this process."""
         required = bool(self._listen.client_ca) and self._listen.client_required
-        return InnerCalls(self._entrance, self.methods, certificate_required=required)
+        return InnerCalls(self.entrance, self.methods, certificate_required=required)
+
+    def serve_beside(self, other: Beside) -> None:
+        """Another contract on the same port."""
+        self._interceptor.beside = other
 
     async def start(self) -> None:
         """Binds the port and serves.

@@ -29,7 +29,7 @@ import pytest
 from reach.testing.server import LocalServer
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/quickstart.md", "docs/routing.md"]
+PAGES = ["README.md", "docs/quickstart.md", "docs/routing.md", "docs/a2a.md"]
 RULES = {
     "skills.yaml": "AGENT_REACH_ROUTER_VOCABULARY_FILE",
     "routes.yaml": "AGENT_REACH_ROUTER_ROUTES_FILE",
@@ -76,6 +76,7 @@ class Page:
     def __init__(self, server: LocalServer, folder: Path) -> None:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.environment = {**os.environ, "AGENT_REACH_ADDR": server.address, "PATH": path, "RULES": str(folder)}
+        self.environment["REACH_HTTP"] = f"http://127.0.0.1:{server.admin_port}"
         self.folder = folder
         self.agents: list[subprocess.Popen[bytes]] = []
         self.printed = ""

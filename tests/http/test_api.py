@@ -232,7 +232,7 @@ async def test_a_caller_that_goes_does_not_wait_any_more(http, node):
     body = {"task": {"task_id": unique("left"), "selector": {"agent_id": "nobody"}, "payload": {"text": "x"}}}
     await http.post("/v1/tasks", json=body)
     asked = asyncio.ensure_future(http.get(f"/v1/tasks/{body['task']['task_id']}/result"))
-    gate = node._grpc._entrance.gates[Admission.STREAMS]
+    gate = node._grpc.entrance.gates[Admission.STREAMS]
     await until(lambda: gate.held == 1)
     asked.cancel()
     await until(lambda: gate.held == 0)

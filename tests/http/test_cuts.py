@@ -107,7 +107,7 @@ def chance():
 
 @pytest.fixture
 def gate(node):
-    return node._grpc._entrance.gates[Admission.STREAMS]
+    return node._grpc.entrance.gates[Admission.STREAMS]
 
 
 async def test_D1_STR_2_readers_that_are_reset_20_times_have_each_of_2000_deltas_once(node, http, agent, chance, gate):

@@ -128,7 +128,7 @@ async def talk(ws):
 async def test_GOV_5_a_client_that_reads_nothing_is_let_go(node, monkeypatch):
     monkeypatch.setattr(unread, "UNREAD_SECONDS", 0.3)
     monkeypatch.setattr(websocket, "FRAMES", 10**9)
-    entrance = node._grpc._entrance
+    entrance = node._grpc.entrance
     api = Api(InnerCalls(entrance, {}), ApiSettings(1 << 20))
     async with serving(create_app(Health().ready, api=api)) as client, SocketClient(client.base_url.port) as ws:
         cast("asyncio.Transport", ws.writer.transport).pause_reading()

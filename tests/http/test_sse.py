@@ -143,7 +143,7 @@ async def test_tasks_are_watched(http, agent):
 
 async def test_A17_a_reader_that_is_reset_frees_everything_within_a_second(http, node, agent, caplog):
     task_id, offer = await given(http, agent)
-    gate = node._grpc._entrance.gates[Admission.STREAMS]
+    gate = node._grpc.entrance.gates[Admission.STREAMS]
     before = gate.held
     reader, writer = await asyncio.open_connection("127.0.0.1", node.admin_port)
     writer.write(f"GET /v1/tasks/{task_id}/events HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())

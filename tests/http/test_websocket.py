@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures(
 
 @pytest.fixture
 def gate(node):
-    return node._grpc._entrance.gates[Admission.STREAMS]
+    return node._grpc.entrance.gates[Admission.STREAMS]
 
 
 def spec_for(agent, **fields):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from a2a.utils import errors as a2a
 
 from reach.errors import AgentError, InvalidRequest, ReachError, Reason, ResourceExhausted, Timeout, Unavailable
+from reach.wire.status import DOMAIN, METADATA_ENTRIES, bounded_metadata, retry_after_of
 
-DOMAIN: Final = "a2a-protocol.org"
+THEIR_DOMAIN: Final = "a2a-protocol.org"
 """`ErrorInfo.domain` of the errors that A2A defines; those of ours have our own (`wire/status.py`)."""
+_TYPES: Final = "type.googleapis.com/google.rpc."
 
 THEIR_NAME: Final[Mapping[Reason, type[a2a.A2AError]]] = {
     Reason.TASK_NOT_FOUND: a2a.TaskNotFoundError,
@@ -37,6 +39,16 @@ def a2a_error(error: ReachError) -> a2a.A2AError | None:
         field = error.metadata.get("field", "")
         return kind(error.message, {"errors": [{"field": field, "message": error.message}]} if field else None)
     return kind(error.message)
+
+
+def details_of(error: ReachError) -> list[dict[str, Any]]:
+    """What A2A's JSON says of an error of ours: the reason, in our domain, and when to come back."""
+    metadata = bounded_metadata(error.metadata, METADATA_ENTRIES)
+    info = {"@type": f"{_TYPES}ErrorInfo", "reason": error.reason.name, "domain": DOMAIN, "metadata": metadata}
+    wait_ms = retry_after_of(error)
+    if wait_ms is None:
+        return [info]
+    return [info, {"@type": f"{_TYPES}RetryInfo", "retryDelay": f"{wait_ms / 1_000:g}s"}]
 
 
 _OURS: Final[Mapping[str, tuple[type[ReachError], Reason]]] = {
