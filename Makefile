@@ -92,6 +92,10 @@ long-test: $(STAMP) ## A computation of 40 s with progress and without, and EXAM
 	@COMPUTATION_SECONDS=40 $(BIN)/python -m pytest -q -s tests/e2e/test_reachability.py -k HLT_7 $(ARGS)
 	@EXAMPLES=$(or $(EXAMPLES),10) $(BIN)/python -m pytest -q --timeout 3000 tests/contracts/test_journal.py tests/contracts/test_fences.py -k any_sequence
 
+interop: $(STAMP) ## Agent frameworks that serve A2A (FRAMEWORKS=… or all), each in an environment of its own, made if it is not there
+	@$(BIN)/python -m tests.interop.frameworks --missing $(FRAMEWORKS)
+	@$(BIN)/python -m pytest -q -s tests/interop $(ARGS)
+
 deploy-check: $(STAMP) ## Lint what is in deploy/; a linter that is not here is skipped, loudly
 	@$(BIN)/python tools/deploy_check.py
 

@@ -4,6 +4,7 @@ Loaded with the first agent that is adopted, for the A2A SDK takes half a second
 
     card.py          what a card says, as a registration
     calls.py         one client for three bindings and two versions of A2A
+    lenient.py       what of it takes answers that are not quite right
     guarded_http.py  its HTTP, through our guard
     messages.py      a task as a message, with what its context does not know yet
     contexts.py      which remote context a session has

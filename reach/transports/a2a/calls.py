@@ -13,8 +13,6 @@ from a2a.client.client import ClientCallContext
 from a2a.client.errors import A2AClientError, A2AClientTimeoutError
 from a2a.client.transports.base import ClientTransport
 from a2a.client.transports.grpc import GrpcTransport
-from a2a.client.transports.jsonrpc import JsonRpcTransport
-from a2a.client.transports.rest import RestTransport
 from a2a.client.transports.tenant_decorator import TenantTransportDecorator
 from a2a.compat.v0_3.grpc_transport import CompatGrpcTransport
 from a2a.compat.v0_3.jsonrpc_transport import CompatJsonRpcTransport
@@ -36,6 +34,7 @@ from google.protobuf import json_format
 from reach.core.model import Fault
 from reach.errors import ErrorClass, Reason
 from reach.transports.a2a.guarded_http import HEARD, Oversized
+from reach.transports.a2a.lenient import LenientJsonRpc, LenientRest
 from reach.wire.a2a.errors import our_error
 from reach.wire.a2a.words import VERSION, VERSION_KEY
 from reach.wire.status import bounded_text
@@ -47,8 +46,8 @@ RAW_BYTES: Final = 1_024
 
 BINDINGS: Final = {
     "GRPC": (GrpcTransport, CompatGrpcTransport),
-    "HTTP+JSON": (RestTransport, CompatRestTransport),
-    "JSONRPC": (JsonRpcTransport, CompatJsonRpcTransport),
+    "HTTP+JSON": (LenientRest, CompatRestTransport),
+    "JSONRPC": (LenientJsonRpc, CompatJsonRpcTransport),
 }
 """What we speak: clients for version 1.0 and for 0.3."""
 

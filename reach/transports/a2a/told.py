@@ -133,6 +133,8 @@ class Told:
     def _artifact(self, update: TaskArtifactUpdateEvent) -> Iterator[Frame]:
         name, parts = update.artifact.artifact_id, list(update.artifact.parts)
         known = self._artifacts.get(name)
+        if known is not None and not update.append and known == _merged(parts):
+            return  # at its end some say the whole once more
         if known is None or not update.append:  # the first piece of an artifact is no continuation, whatever it says
             yield from self._set(name, parts)
         else:
