@@ -289,6 +289,7 @@ class Assignment:
         task.instance_id = instance.instance_id
         task.offered_ms = turn.now_ms
         task.started_ms = task.progressed_ms = task.lease_until_ms = task.attempt_sequence = 0
+        task.handle = ""
         task.pending_reason = ""
         task.pin_until_ms = 0
         if not instance.running:

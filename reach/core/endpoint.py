@@ -16,6 +16,12 @@ class Endpoint(NamedTuple):
     """It asks before it begins an irreversible effect (feature `effects`); else sending is the grant (DLV-7)."""
     keeps_alive: bool = False
     """Its server allows pings each 10 s (feature `keepalive`); one with gRPC's defaults would cut us off for them."""
+    cancels: bool = False
+    """It takes DELETE of an attempt over HTTP (feature `cancel`)."""
+    health_path: str = ""
+    """Where its health is asked over HTTP; empty: where all have it."""
+    gives_html: bool = False
+    """Pages are what it answers with, so that one is not taken for an error page."""
     hands_over: bool = False
     """It says what it knows of a session that is about to move (feature `handoff`)."""
     card: bytes = b""

@@ -240,11 +240,22 @@ class AttemptEvent:
         self.attempt = attempt
         self.reply = reply
 
+    @property
+    def asker(self) -> Any:
+        """Who is told what became of it."""
+        return self.reply if self.reply is not None else self.instance.link
+
 
 class TakenUp(AttemptEvent):
-    """The instance works on it."""
+    """The instance works on it. `handle`: where it can be asked about; empty: nothing new."""
 
-    __slots__ = ()
+    __slots__ = ("handle",)
+
+    def __init__(
+        self, instance: Instance, tenant: str, task_id: str, attempt: int, reply: Any = None, *, handle: str = ""
+    ) -> None:
+        super().__init__(instance, tenant, task_id, attempt, reply)
+        self.handle = handle
 
 
 class DeltaCame(AttemptEvent):

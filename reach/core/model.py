@@ -142,7 +142,7 @@ class Task:
 
     __slots__ = (
         "accepted_ms", "accepted_wall_ms", "announce", "attempt", "attempt_sequence", "avoided", "checkpoint", "cost",
-        "decision", "dialogue", "effect_granted", "effects", "fairness_key", "history", "hop", "instance",
+        "decision", "dialogue", "effect_granted", "effects", "fairness_key", "handle", "history", "hop", "instance",
         "instance_id", "key", "lease_until_ms", "log", "not_before_ms", "offered_ms", "outcome", "paced",
         "parent_task_id", "pending_reason", "pin_until_ms", "policy", "pool", "priority", "progressed_ms",
         "requirement", "reserved", "retries", "retry", "root_task_id", "row", "schedule_to_close_ms",
@@ -208,6 +208,7 @@ class Task:
         self.effect_granted = 0
         """Number of the attempt whose irreversible effect was granted; 0 if none."""
         self.checkpoint: bytes | None = None
+        self.handle = ""  # where the current attempt can be asked about, at an agent that is dialled
         self.dialogue: Any = None  # what its agents asked and were told (a `Dialogue`); None while they asked nothing
         self.decision: Any = None  # why the current attempt is where it is (a `Verdict`)
         self.pending_reason = ""

@@ -18,7 +18,8 @@ from reach.core.circuit import Circuit, Circuits
 from reach.core.conditions import Conditions
 from reach.core.deadlines import Deadlines
 from reach.core.delivery import Delivery
-from reach.core.effects import Acknowledge, AskJournal, CreditAttempt, Done, GrantEffect, RefuseItem, Then, Turn
+from reach.core.dialled import acknowledge, keep_handle
+from reach.core.effects import AskJournal, CreditAttempt, Done, GrantEffect, RefuseItem, Then, Turn
 from reach.core.finished import Finished
 from reach.core.fleet import Fleet
 from reach.core.handoff import Handoffs
@@ -226,11 +227,12 @@ class Pool:
         return None
 
     def _refuse(self, event: ev.AttemptEvent, fault: Fault, turn: Turn) -> None:
-        link = event.reply if event.reply is not None else event.instance.link
-        turn.sends.append(RefuseItem(link, event.tenant, event.task_id, event.attempt, fault))
+        turn.sends.append(RefuseItem(event.asker, event.tenant, event.task_id, event.attempt, fault))
 
     def _taken_up(self, event: ev.TakenUp, turn: Turn) -> None:
         task = self._live(event, turn)
+        if task is not None:
+            keep_handle(task, event.handle, turn)
         if task is not None and event.reply is not None:
             turn.sends.append(Done(event.reply))
 
@@ -301,8 +303,7 @@ class Pool:
             if not task.volatile:
                 row = EffectRow(task.row, self.shard, task.attempt, event.effect, turn.wall_ms)
                 turn.writes.effects.append(row)
-        link = event.reply if event.reply is not None else event.instance.link
-        turn.sends.append(GrantEffect(link, task.tenant, task.task_id, task.attempt, event.effect, fault))
+        turn.sends.append(GrantEffect(event.asker, task.tenant, task.task_id, task.attempt, event.effect, fault))
 
     def _reported(self, event: ev.Reported, turn: Turn) -> None:
         if self.held:
@@ -320,7 +321,7 @@ class Pool:
             if event.waiting is not None:  # nobody will answer it
                 self._refuse(event, over(event.task_id, event.attempt), turn)
                 return
-            turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))
+            acknowledge(event, link, turn)
             return
         if not event.begun and task.effect_granted == task.attempt:
             self.assignment.take_grant_back(task, turn)
@@ -342,7 +343,7 @@ class Pool:
                 task.log.fold_whole = False
             outcome = Outcome(SUCCEEDED, event.content, event.media_type, extra=event.extra)
             self.delivery.succeed(task, outcome, turn)
-        turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))
+        acknowledge(event, link, turn)
 
     def _unfold(self, task: Task, event: ev.Reported, turn: Turn) -> bool:
         """Makes the answer of the deltas; asks for the whole if some of them never came."""

@@ -128,7 +128,7 @@ class ResultServicer(result_pb2_grpc.ResultServiceServicer):
     @staticmethod
     def _accept(instance: Instance, key: tuple[str, str, int], item: attempt_pb2.AttemptAccept) -> Any:
         check_id("accept.handle", item.handle, most=HANDLE_BYTES)
-        return ev.TakenUp(instance, *key)
+        return ev.TakenUp(instance, *key, handle=item.handle)
 
     @staticmethod
     def _delta(instance: Instance, key: tuple[str, str, int], item: attempt_pb2.AttemptDelta) -> Any:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import Any, Final, Protocol
 
-from agentreach.v1 import endpoint_pb2
+from agentreach.v1 import endpoint_pb2, result_pb2
 from reach.core import events as ev
 from reach.core.endpoint import Endpoint
 from reach.core.joining import Joining
@@ -302,7 +302,8 @@ class Dialled:
             status["adopted"] = outcome.facts
         key = PoolKey(self.tenant, self.agent_type)
         pool = dialler.reach.host.pool(key)
-        link = DialledLink(dialler.reach, self.tenant, pool, endpoint, way, self._link_lost, self._doubted)
+        who = result_pb2.Reporter(instance_id=joining.instance_id, boot_id=joining.boot_id)
+        link = DialledLink(dialler.reach, self.tenant, pool, endpoint, way, who, self._link_lost, self._doubted)
         names = self._named(answer) if outcome.knows else self._believed()
         link.running = [(*name, self._last_of(pool, name, rejoins=endpoint.rejoins)) for name in names]
         former, self._link = self._link, link

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from agentreach.v1 import attempt_pb2, endpoint_pb2
+from agentreach.v1 import attempt_pb2, endpoint_pb2, result_pb2
 from reach.core import events as ev
 from reach.core.dialogue import Input
 from reach.core.effects import Welcome
@@ -40,11 +40,12 @@ class DialledLink:
         pool: Pool,
         endpoint: Endpoint,
         way: Way,
+        who: result_pb2.Reporter,
         on_lost: Callable[[], None],
         on_doubt: Callable[[], None],
     ) -> None:
         self.tenant = tenant
-        self.line = way.line(endpoint)
+        self.line = way.line(endpoint, who)
         self.payload_limit = way.payload_limit
         self.hands_over = endpoint.hands_over
         self.instance: Instance | None = None
@@ -77,11 +78,15 @@ class DialledLink:
         unknown = set(effect.unknown)
         for name in effect.unknown:
             self.cancel_there(name)
-        for tenant, task_id, attempt, last in self.running if self._endpoint.rejoins else ():
+        for tenant, task_id, attempt, last in self.running:
             task = self._pool.tasks.get((tenant, task_id))
             if (tenant, task_id, attempt) in unknown or task is None or task.attempt != attempt:
                 continue
-            if task.state < FIRST_TERMINAL and task.state is not TaskState.WAITING:  # it may have ended since the hello
+            if task.state >= FIRST_TERMINAL or task.state is TaskState.WAITING:
+                continue  # it may have ended since the hello
+            if task.handle:
+                self._resume(task)
+            elif self._endpoint.rejoins:
                 self._execute(task, "", 0 if (tenant, task_id, attempt) in effect.replay else last)
         self.running = []
 
@@ -90,15 +95,34 @@ class DialledLink:
         self._execute(task, traceparent, 0, context, begun=False)
 
     def _execute(self, task: Task, traceparent: str, last: int, context: bytes = b"", *, begun: bool = True) -> None:
+        execution = self._execution(task, last, begun=begun)
+        if execution is not None:
+            request = endpoint_pb2.ExecuteRequest(offer=offer_of(task, self.tenant, traceparent, context))
+            limit_s = self._limit_s(task)
+            self._own(execution.run(lambda: self.line.execute(request, limit_s)))
+
+    def _execution(self, task: Task, last: int, *, begun: bool) -> Execution | None:
         if self._gone or (*task.key, task.attempt) in self._executions:
-            return
-        request = endpoint_pb2.ExecuteRequest(offer=offer_of(task, self.tenant, traceparent, context))
-        limit = task.start_to_close_ms
-        timeout_s = limit / 1_000 + DEADLINE_MARGIN_S if limit is not None else None
+            return None
         execution = Execution(self, task.tenant, task.task_id, task.attempt, last)
         execution.heard = begun  # who joins an attempt, and is refused, knows nothing of what has begun there
         self._executions[execution.name] = execution
-        self._own(execution.run(lambda: self.line.execute(request, timeout_s)))
+        return execution
+
+    @staticmethod
+    def _limit_s(task: Task) -> float | None:
+        limit = task.start_to_close_ms
+        return limit / 1_000 + DEADLINE_MARGIN_S if limit is not None else None
+
+    def _resume(self, task: Task) -> None:
+        """Goes on with an attempt that the agent accepted, by its handle."""
+        execution = self._execution(task, task.attempt_sequence, begun=True)
+        if execution is None:
+            return
+        execution.handle = task.handle
+        request, handle = endpoint_pb2.ExecuteRequest(offer=offer_of(task, self.tenant, "")), task.handle
+        limit_s = self._limit_s(task)
+        self._own(execution.run(lambda: self.line.resume(request, handle, limit_s)))
 
     def stop(self, tenant: str, task_id: str, attempt: int, reason: Reason) -> None:
         """See AgentLink."""
@@ -109,10 +133,10 @@ class DialledLink:
             self.cancel_there((tenant, task_id, attempt))
 
     def acknowledge(self, tenant: str, task_id: str, attempt: int) -> None:
-        """See AgentLink. Whoever still works on it then can stop."""
+        """See AgentLink. A call that is open nevertheless is of no use: the agent has reported."""
         execution = self._executions.get((tenant, task_id, attempt))
-        if execution is not None:
-            execution.stop()
+        if execution is not None and not execution.over:
+            execution.abandon()
 
     def refuse(self, tenant: str, task_id: str, attempt: int, fault: Fault) -> None:
         """See AgentLink."""
@@ -199,9 +223,15 @@ class DialledLink:
         """Tells the agent to stop an attempt."""
         if self._gone:
             return
+        execution, task = self._executions.get(name), self._pool.tasks.get(name[:2])
+        handle = execution.handle if execution is not None else ""
+        if not handle and task is not None and task.attempt == name[2]:
+            handle = task.handle
+        self._own(self.line.cancel(self._key(name), handle))
+
+    def _key(self, name: tuple[str, str, int]) -> attempt_pb2.AttemptKey:
         tenant, task_id, attempt = name
-        key = attempt_pb2.AttemptKey(task_id=task_id, attempt=attempt, tenant="" if tenant == self.tenant else tenant)
-        self._own(self.line.cancel(key, ""))
+        return attempt_pb2.AttemptKey(task_id=task_id, attempt=attempt, tenant="" if tenant == self.tenant else tenant)
 
     async def ended(self) -> None:
         """Shuts, and returns when all of it has ended."""

@@ -31,8 +31,10 @@ GRACE_S: Final = 5.0
 class Execution:
     """See the module. `run` belongs to the link's tasks; everything else is called on the loop."""
 
-    __slots__ = ("_call", "_last", "_stopping", "_unread", "_waiter", "attempt", "heard", "link", "over", "task_id",
-                 "tenant")  # fmt: skip
+    __slots__ = (
+        "_call", "_last", "_stopping", "_unread", "_waiter", "attempt", "handle", "heard", "link", "over", "task_id",
+        "tenant",
+    )  # fmt: skip
 
     def __init__(self, link: DialledLink, tenant: str, task_id: str, attempt: int, last: int) -> None:
         self.link = link
@@ -41,6 +43,8 @@ class Execution:
         self.attempt = attempt
         self.heard = False
         """The agent said something of it: it has begun."""
+        self.handle = ""
+        """Where the agent said that it can be asked about."""
         self.over = False
         """Its outcome is told, or is nobody's concern any more."""
         self._last = last
@@ -54,13 +58,16 @@ class Execution:
         """(tenant, task_id, attempt)"""
         return self.tenant, self.task_id, self.attempt
 
-    async def run(self, begin: Callable[[], Call]) -> None:
+    async def run(self, begin: Callable[[], Call | None]) -> None:
         """Calls, reads to the end, and tells the core what that was. What was given up before this began is not called:
         the agent would begin what nobody waits for any more, perhaps an effect."""
         if self._is_void():
             self.link.forget(self)
             return
         call = self._call = begin()
+        if call is None:  # its outcome comes by a report, or not at all
+            self.link.forget(self)
+            return
         if self._stopping:
             self._end_within_grace()
         try:
@@ -143,6 +150,7 @@ class Execution:
         self.heard = True
         if frame.HasField("accept"):
             link.post(taken_up(instance, self.tenant, self._ours(frame.accept)))
+            self.handle = frame.accept.handle or self.handle
         for delta in frame.deltas:
             self._ours(delta)
             delta.attempt_sequence = delta.attempt_sequence or self._last + 1
@@ -162,6 +170,8 @@ class Execution:
     def _result(self, instance: Instance, result: attempt_pb2.AttemptResult) -> None:
         if self._stopping:
             return  # its end frees the slot; what it came to is of no use
+        if result.HasField("folded"):  # 0: of all that were counted here
+            result.folded.last_attempt_sequence = result.folded.last_attempt_sequence or self._last
         key = (self.tenant, result.key.task_id, result.key.attempt)
         report = read_result(instance, key, result, self.link.payload_limit)
         self.over = True

@@ -13,7 +13,7 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import DecodeError
 
-from agentreach.v1 import attempt_pb2, endpoint_pb2
+from agentreach.v1 import attempt_pb2, endpoint_pb2, result_pb2
 from reach.core.endpoint import Endpoint
 from reach.core.model import Fault
 from reach.errors import ErrorClass, InvalidRequest, Reason
@@ -121,7 +121,7 @@ class Route:
     def takes_over(self, former: Way) -> None:
         """See Way. Nothing is learned."""
 
-    def line(self, endpoint: Endpoint) -> Connection:
+    def line(self, endpoint: Endpoint, who: result_pb2.Reporter) -> Connection:
         """See Way."""
         return Connection(self, keepalive=endpoint.keeps_alive)
 
@@ -156,7 +156,7 @@ class Connection:
         call = self._execute(request.SerializeToString(), timeout=timeout_s, metadata=self._metadata)
         return GrpcCall(self, call)
 
-    def resume(self, key: attempt_pb2.AttemptKey, handle: str, timeout_s: float | None) -> None:
+    def resume(self, request: endpoint_pb2.ExecuteRequest, handle: str, timeout_s: float | None) -> None:
         """See Line. Agents with the feature `rejoin` are called again instead; others cannot be asked."""
 
     async def cancel(self, key: attempt_pb2.AttemptKey, handle: str) -> None:

@@ -71,6 +71,7 @@ def guarded_pool(
     *,
     connections: int | None = None,
     idle: int = IDLE_CONNECTIONS,
+    idle_s: float = IDLE_SECONDS,
 ) -> httpcore.AsyncConnectionPool:
     """Connections to the addresses that `refusal` has nothing against.
 
@@ -80,12 +81,13 @@ def guarded_pool(
         tls: Whom to trust; None: the authorities of the system.
         connections: How many there may be at a time; None: whoever calls bounds them.
         idle: How many are kept for the next call.
+        idle_s: How long.
     """
     return httpcore.AsyncConnectionPool(
         ssl_context=tls or ssl.create_default_context(),
         max_connections=connections,
         max_keepalive_connections=idle,
-        keepalive_expiry=IDLE_SECONDS,
+        keepalive_expiry=idle_s,
         network_backend=_Guarded(refusal, find),
     )
 

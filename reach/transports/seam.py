@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-from agentreach.v1 import attempt_pb2, endpoint_pb2
+from agentreach.v1 import attempt_pb2, endpoint_pb2, result_pb2
 from reach.core.endpoint import Endpoint
 from reach.core.model import Fault
 from reach.wire.addresses import Address
@@ -56,7 +56,7 @@ class Line(Protocol):
     def execute(self, request: endpoint_pb2.ExecuteRequest, timeout_s: float | None) -> Call:
         """Begins an attempt. `timeout_s`: when nobody waits for its end any more; None: no limit."""
 
-    def resume(self, key: attempt_pb2.AttemptKey, handle: str, timeout_s: float | None) -> Call | None:
+    def resume(self, request: endpoint_pb2.ExecuteRequest, handle: str, timeout_s: float | None) -> Call | None:
         """Follows an attempt that goes on there, by what it said where it can be asked about (`accept.handle`), after a
         restart of ours or at another node. None: this kind cannot."""
 
@@ -137,8 +137,8 @@ class Way(Protocol):
     def takes_over(self, former: Way) -> None:
         """It leads to the same instance as a former one: what that learned of the agent is known."""
 
-    def line(self, endpoint: Endpoint) -> Line:
-        """Connections for its work."""
+    def line(self, endpoint: Endpoint, who: result_pb2.Reporter) -> Line:
+        """Connections for its work. `who`: as whom the agent reports, where it does not by its call."""
 
     def sounder(self, timeout_s: float) -> Sounder:
         """Connections for its probes. `timeout_s`: for each probe and check."""

@@ -26,9 +26,17 @@ def _a2a(endpoint: Endpoint, approach: Approach) -> Way:
     return A2aWay(endpoint, approach)
 
 
+def _http(endpoint: Endpoint, approach: Approach) -> Way:
+    from reach.transports.http_endpoint import HttpWay
+
+    return HttpWay(endpoint, approach)
+
+
 WAYS: Final[dict[str, Callable[[Endpoint, Approach], Way]]] = {
     "grpc": _grpc,
     "grpcs": _grpc,
+    "http": _http,
+    "https": _http,
     "a2a+http": _a2a,
     "a2a+https": _a2a,
 }

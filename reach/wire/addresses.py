@@ -1,4 +1,4 @@
-"""Addresses of agents that are dialled: `grpc://host:port`, and where we may connect for them (GOV-6).
+"""Addresses of agents that are dialled, by gRPC or HTTP, and where we may connect for them (GOV-6).
 
 A name is looked up and *all* its addresses are judged; who dials then connects to the judged addresses, not to the
 name, so that an answer that changes between the two is of no use.
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from reach.wire.requests import invalid
+from reach.wire.urls import read_url
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -19,7 +20,7 @@ _URL: Final = re.compile(r"(grpcs?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):([0-9
 _A2A_URL: Final = re.compile(
     r"(a2a\+https?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?(/[!-\"$-~]*)?\Z", re.IGNORECASE
 )
-SCHEMES: Final = ("grpc", "grpcs", "a2a+http", "a2a+https")
+SCHEMES: Final = ("grpc", "grpcs", "http", "https", "a2a+http", "a2a+https")
 """Kinds of endpoints that are dialled (`transports.ways`)."""
 _FIELD: Final = "registration.endpoints.url"
 _LAST_4_BYTES: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0:0/96", "::/96")))
@@ -55,13 +56,16 @@ class Address(NamedTuple):
 
 
 def read_address(url: str) -> Address:
-    """The parts of `grpc://host:port` or `grpcs://host:port`, or of `a2a+https://host[:port][/path]`.
+    """The parts of `grpc(s)://host:port`, `http(s)://host[:port][/path][?query]` or `a2a+http(s)://host[:port][/path]`.
 
     Raises:
-        InvalidRequest: INVALID_FIELD: it has a path, a user, a query, or no port.
+        InvalidRequest: INVALID_FIELD: it has parts that its scheme does not have, or lacks one.
     """
     if url[:4].lower() == "a2a+":
         return _read_a2a(url)
+    if url[:4].lower() == "http":
+        target = read_url(url, _FIELD)
+        return Address(target.host, target.port, target.tls, "https" if target.tls else "http", target.path)
     match = _URL.match(url)
     if match is None or not 1 <= int(match[3]) <= 65_535:
         raise invalid(_FIELD, "must be grpc://host:port or grpcs://host:port, with nothing else in it")

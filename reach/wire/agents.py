@@ -18,7 +18,7 @@ from reach.core.joining import Joining
 from reach.core.model import EffectKind, Fault, Instance, Profile
 from reach.core.questions import PROMPT_BYTES
 from reach.core.stream import Delta, Mode, size_in_bytes
-from reach.errors import ErrorClass, Internal, InvalidRequest, Reason
+from reach.errors import ErrorClass, InvalidRequest, Reason
 from reach.wire.addresses import SCHEMES, read_address
 from reach.wire.answers import content_of
 from reach.wire.requests import (
@@ -125,9 +125,6 @@ def _read_endpoint(r: agent_pb2.Registration) -> Endpoint | None:
             scheme = urlsplit(endpoint.url).scheme if endpoint.url else "stream"
         except ValueError:  # such as an open bracket
             scheme = "no URL"
-        if scheme in ("http", "https"):
-            message = f"endpoints of kind {scheme} are not built yet: serve gRPC, or open an Attach stream"
-            raise Internal(message, Reason.NOT_IMPLEMENTED)
         if scheme in SCHEMES:
             if found is not None:
                 raise invalid("registration.endpoints", "names two addresses to dial; one instance has one")
@@ -140,6 +137,9 @@ def _read_endpoint(r: agent_pb2.Registration) -> Endpoint | None:
                 asks_effects="effects" in features,
                 keeps_alive="keepalive" in features,
                 hands_over=HANDOFF in features,
+                cancels="cancel" in features,
+                health_path=_health_path(endpoint.health_path),
+                gives_html="text/html" in r.output_media_types,
             )
             if scheme.startswith("a2a+"):
                 found = _adopted(endpoint, found)
@@ -154,6 +154,13 @@ def _adopted(endpoint: agent_pb2.Endpoint, found: Endpoint) -> Endpoint:
     if not endpoint.card.binding:
         raise invalid("registration.endpoints.card", "is required of A2A agents: RegistryService.Adopt reads it")
     return found._replace(rejoins=True, card=endpoint.card.SerializeToString(deterministic=True))
+
+
+def _health_path(path: str) -> str:
+    check_id("registration.endpoints.health_path", path)
+    if path and (not path.startswith("/") or not path.isascii() or " " in path or "#" in path):
+        raise invalid("registration.endpoints.health_path", "must be a path of printable characters, such as /healthz")
+    return path
 
 
 def _read_profile(r: agent_pb2.Registration, stored: bool) -> Profile:

@@ -66,7 +66,7 @@ def _fill_inputs(offer: attempt_pb2.Offer, task: Task) -> None:
 def taken_up(instance: Instance, tenant: str, message: attempt_pb2.AttemptAccept) -> ev.TakenUp:
     """The agent works on it. Raises InvalidRequest."""
     check_id("accept.handle", message.handle, most=HANDLE_BYTES)
-    return ev.TakenUp(instance, *read_key("accept.key", message.key, tenant))
+    return ev.TakenUp(instance, *read_key("accept.key", message.key, tenant), handle=message.handle)
 
 
 def delta_came(instance: Instance, tenant: str, message: attempt_pb2.AttemptDelta, reply: Any) -> ev.DeltaCame:

@@ -181,12 +181,6 @@ async def test_a_hello_that_cannot_be_is_refused_alone(agent, hello, field):
     assert item.error.message.startswith(field)
 
 
-async def test_endpoints_that_are_not_built_yet_say_so(agent):
-    registration = {"agent_id": "dialled", "boot_id": "b", "endpoints": [{"url": "http://host:1"}]}
-    await agent.send(hellos=[{"link": 2, "registration": registration}])
-    assert await refused(agent) == ("NOT_IMPLEMENTED", 2, True)
-
-
 # -- Attach: attempts -------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import grpc
 import httpx
 
-from agentreach.v1 import agent_pb2, endpoint_pb2
+from agentreach.v1 import agent_pb2, endpoint_pb2, result_pb2
 from reach.core.endpoint import Endpoint
 from reach.core.growth import Growth
 from reach.core.model import Fault
@@ -67,7 +67,7 @@ class A2aWay:
         scheme = card.credential_scheme or ("" if card.credential_header else "Bearer")
         return {header: f"{scheme} {token}" if scheme else token}
 
-    def line(self, endpoint: Endpoint) -> A2aLine:
+    def line(self, endpoint: Endpoint, who: result_pb2.Reporter) -> A2aLine:
         """See Way."""
         return A2aLine(self)
 

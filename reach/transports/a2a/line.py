@@ -49,14 +49,10 @@ class A2aLine:
         name = offer.tenant, offer.task.task_id, offer.attempt
         return self._begun(A2aCall(self, offer, self._handles.get(name), timeout_s))
 
-    def resume(self, key: attempt_pb2.AttemptKey, handle: str, timeout_s: float | None) -> A2aCall | None:
+    def resume(self, request: endpoint_pb2.ExecuteRequest, handle: str, timeout_s: float | None) -> A2aCall | None:
         """See Line."""
         known = read_handle(handle)
-        if known is None:
-            return None
-        offer = attempt_pb2.Offer(tenant=key.tenant, attempt=key.attempt)
-        offer.task.task_id = key.task_id
-        return self._begun(A2aCall(self, offer, known, timeout_s))
+        return self._begun(A2aCall(self, request.offer, known, timeout_s)) if known is not None else None
 
     def _begun(self, call: A2aCall) -> A2aCall:
         self._running[call.name] = call

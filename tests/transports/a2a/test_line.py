@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from agentreach.v1 import event_pb2, task_pb2
+from agentreach.v1 import event_pb2, result_pb2, task_pb2
 from reach.core.endpoint import Endpoint
 from reach.errors import Reason
 from reach.transports.a2a.card import read_card, registration_of
@@ -69,7 +69,7 @@ def text_of(frames):
 @pytest.mark.parametrize(("binding", "legacy", "streaming"), KINDS)
 async def test_API_3_all_bindings_and_versions_stream_or_are_polled(binding, legacy, streaming):
     async with serving(binding, legacy=legacy, streaming=streaming) as served:
-        line = way_of(served).line(Endpoint(""))
+        line = way_of(served).line(Endpoint(""), result_pb2.Reporter())
         try:
             frames = await told(line, offered("words 5"))
             assert frames[0].HasField("accept")

@@ -1,0 +1,23 @@
+"""What dialled agents have beside others: a place to ask about an attempt, and calls that outlast a report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reach.core import events as ev
+from reach.core.effects import Acknowledge, Turn
+from reach.core.model import Task
+
+
+def keep_handle(task: Task, handle: str, turn: Turn) -> None:
+    """Keeps where the current attempt can be asked about, if that is new."""
+    if handle:
+        task.handle = handle
+
+
+def acknowledge(event: ev.Reported, link: Any, turn: Turn) -> None:
+    """Tells who reported (`link`) that it counts; and the link of its instance too, if that is dialled and reported by
+    itself: its call may be open nevertheless."""
+    turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))
+    if event.reply is not None and event.instance.endpoint is not None:
+        turn.sends.append(Acknowledge(event.instance.link, event.tenant, event.task_id, event.attempt))

@@ -1,0 +1,77 @@
+"""Bodies of answers, bounded: whole, as lines, as server-sent events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class BodyTooLarge(Exception):
+    """There is more than may be."""
+
+
+async def whole(response: Any, limit: int, *, cut: bool = False) -> bytes:
+    """A whole body; `cut`: the first of it, if there is more. Raises BodyTooLarge."""
+    body = bytearray()
+    async for piece in response.aiter_stream():
+        body += piece
+        if len(body) > limit:
+            if cut:
+                return bytes(body[:limit])
+            raise BodyTooLarge(f"has over {limit} bytes")
+    return bytes(body)
+
+
+class Lines:
+    """Cuts what comes into lines. `rest` is what has no end yet."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.rest = b""
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The lines that are whole now. Raises BodyTooLarge for one over the limit."""
+        if b"\n" not in piece:
+            self.rest += piece
+            lines: list[bytes] = []
+        else:
+            *lines, self.rest = (self.rest + piece).split(b"\n")
+        if len(self.rest) > self._limit or any(len(line) > self._limit for line in lines):
+            raise BodyTooLarge(f"has a line of over {self._limit} bytes")
+        return [line.removesuffix(b"\r") for line in lines]
+
+
+class Events:
+    """Cuts what comes into server-sent events: (name, data). What is not UTF-8 is replaced, as the standard says. Lines
+    end in LF or CRLF; no server uses the lone CR of the standard."""
+
+    def __init__(self, limit: int) -> None:
+        self._lines = Lines(limit)
+        self._limit = limit
+        self._name = ""
+        self._data: list[str] = []
+        self._size = 0
+
+    @property
+    def rest(self) -> bytes:
+        """What has no end yet."""
+        return self._lines.rest
+
+    def feed(self, piece: bytes) -> list[tuple[str, str]]:
+        """The events that are whole now. Raises BodyTooLarge for one over the limit."""
+        found = []
+        for line in self._lines.feed(piece):
+            if not line:
+                if self._data or self._name:
+                    found.append((self._name, "\n".join(self._data)))
+                self._name, self._data, self._size = "", [], 0
+                continue
+            field, _, value = line.decode("utf-8", "replace").partition(":")
+            value = value.removeprefix(" ")
+            if field == "event":
+                self._name = value
+            elif field == "data":
+                self._size += len(value) + 1
+                if self._size > self._limit:
+                    raise BodyTooLarge(f"has an event of over {self._limit} bytes")
+                self._data.append(value)
+        return found
