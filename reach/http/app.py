@@ -34,7 +34,7 @@ from reach.http.certificates import Certificate, certificate_of
 from reach.http.known import known_routes
 from reach.http.page import described
 from reach.http.problems import HEADERS, no_such_path, problem, wrong_verb
-from reach.http.protocol import Protocol, socket_protocol
+from reach.http.protocol import HANDSHAKE_SECONDS, Protocol, socket_protocol
 from reach.http.routes import PREFIX
 from reach.telemetry.exposition import CONTENT_TYPE
 
@@ -125,6 +125,23 @@ class _Config(uvicorn.Config):
 
 
 class _Uvicorn(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn does it on sockets that are there, with a bound on the time that TLS may take."""
+        await self.lifespan.startup()
+        loop, config = asyncio.get_running_loop(), self.config
+
+        def protocol() -> asyncio.Protocol:
+            return Protocol(config, self.server_state, self.lifespan.state)
+
+        patience = HANDSHAKE_SECONDS if config.ssl else None
+        self.servers = [
+            await loop.create_server(
+                protocol, sock=one, ssl=config.ssl, backlog=config.backlog, ssl_handshake_timeout=patience
+            )
+            for one in sockets or ()
+        ]
+        self.started = True
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Catches none: see the module."""

@@ -18,14 +18,19 @@ from reach.http.certificates import KEY, names_of
 from reach.http.problems import MEDIA_TYPE, document
 from reach.http.unread import Unread
 
-HEAD_SECONDS: Final = 20.0
+HEAD_SECONDS: Final = 5.0
 """How long the head of a request may take to arrive, from the opening of the connection or its first byte."""
+HANDSHAKE_SECONDS: Final = 5.0
+"""How long a client may take to agree on TLS."""
+LINGER_SECONDS: Final = 2.0
+"""How long what is left of a body is thrown away after its answer, so that the client can read that."""
 
 
 class Protocol(H11Protocol):
     """One connection. See the module."""
 
     _head: asyncio.TimerHandle | None = None
+    _lingering: asyncio.TimerHandle | None = None
     _unread: Unread | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -43,6 +48,8 @@ class Protocol(H11Protocol):
         """The client is gone."""
         self._end_head()
         self._end_unread()
+        if self._lingering is not None:
+            self._lingering.cancel()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
@@ -52,6 +59,19 @@ class Protocol(H11Protocol):
             self._end_head()  # it is whole
         elif self._head is None and self.conn.trailing_data[0]:
             self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def on_response_complete(self) -> None:
+        """An answer is written. Who got it before his body was whole may go on sending, and is not listened to."""
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
+            self._lingering = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+
+    def data_received(self, data: bytes) -> None:
+        """Something came."""
+        if self._lingering is None:
+            super().data_received(data)
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it is told."""
