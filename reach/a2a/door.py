@@ -18,7 +18,7 @@ from reach.errors import InvalidRequest, ReachError, Reason
 from reach.http.api import ApiSettings, peer_of, stopping, until_gone
 from reach.http.bodies import Refused, read_whole
 from reach.http.certificates import certificate_of
-from reach.http.problems import problem
+from reach.http.problems import no_such_path, problem
 from reach.rpc.entrance import Entrance
 from reach.rpc.inner_calls import InnerCalls
 
@@ -70,6 +70,9 @@ class A2aDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request over HTTP."""
+        if scope["type"] != "http":
+            await no_such_path()(scope, receive, send)
+            return
         headers = Headers(scope=scope)
         try:
             if self._closing:

@@ -1,15 +1,17 @@
 """Who may call over A2A, and what is not yours is not there (GOV-1, GOV-2, G4, G9)."""
 
+import grpc
 import pytest
 import pytest_asyncio
-from a2a.types import a2a_pb2
+from a2a.types import a2a_pb2, a2a_pb2_grpc
 from a2a.utils import errors as a2a
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from reach.store import keys as key_store
 from tests.a2a.conftest import Calling, message
 from tests.a2a.test_calls import task_in
 from tests.http.conftest import client_of
-from tests.rpc.peers import AgentByHand, Stubs, running, unique
+from tests.rpc.peers import AgentByHand, Stubs, reason_in, running, unique
 from tests.rpc.test_tenants import Keys
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("no_tracebacks")]
@@ -95,6 +97,33 @@ async def test_G9_nothing_is_open_without_the_right_key(node, keys):
             answer = await http.post("/a2a", json=body)
             assert answer.status_code == 403
             assert answer.json()["error"]["data"][0]["reason"] == "PERMISSION_DENIED"
+
+
+async def test_G9_keys_count_over_gRPC_too(node, keys, acme):
+    request = message("x")
+    request.tenant = f"t.{acme.agent_id}"
+    request.configuration.return_immediately = True
+    version = ("a2a-version", "1.0")
+    async with Stubs(node.port) as stubs:
+        stub = a2a_pb2_grpc.A2AServiceStub(stubs.channel)
+        for header, code in (
+            ((), "UNAUTHENTICATED"),
+            ((("authorization", "Bearer ar_x_y"),), "UNAUTHENTICATED"),
+            (keys.header("acme", "reader"), "PERMISSION_DENIED"),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await stub.SendMessage(request, metadata=(version, *header))
+            assert error.value.code().name == code
+            assert reason_in(error.value.trailing_metadata()) == code
+        task = (await stub.SendMessage(request, metadata=(version, *keys.header("acme", "caller")))).task
+        for one in (task.id, "nobody"):
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await stub.GetTask(a2a_pb2.GetTaskRequest(id=one), metadata=(version, *keys.header("rival")))
+            assert error.value.code() is grpc.StatusCode.NOT_FOUND
+            info = error_details_pb2.ErrorInfo()
+            status = status_pb2.Status.FromString(dict(error.value.trailing_metadata())["grpc-status-details-bin"])
+            assert status.details[0].Unpack(info)
+            assert (info.reason, info.domain) == ("TASK_NOT_FOUND", "a2a-protocol.org")
 
 
 async def test_G9_a_stranger_learns_where_to_ask_and_with_what(node, acme):

@@ -1,0 +1,134 @@
+"""Fail-over, deadlines, keys over gRPC, several nodes: what callers over A2A see of it (API-3, STR-3, DLV-6)."""
+
+import asyncio
+import subprocess
+import sys
+from typing import Any
+
+import grpc
+import pytest
+from a2a.types import a2a_pb2, a2a_pb2_grpc
+
+from agentreach.v1 import event_pb2
+from reach.a2a.story import Story, fold
+from tests.a2a.conftest import Asking, message
+from tests.a2a.test_calls import S, state_in, text_of, until
+from tests.rpc.conftest import no_tracebacks  # noqa: F401 - a fixture here too
+from tests.rpc.peers import OPTIONS, unique
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("no_tracebacks")]
+
+
+async def test_STR_3_a_new_attempt_begins_the_artifact_anew(calling, stubs, binding):
+    one, two = Asking(stubs), Asking(stubs)
+    await one.join(name := unique("first"))
+    client = await calling.client(name, binding)
+    stream = client.send_message(message("go"))
+    task = (await anext(stream)).task
+    offer = await one.next("offers")
+    await one.accept(offer)
+    await one.delta(offer, 1, "half of ")
+    await until(stream, lambda told: told.HasField("artifact_update"))
+    reader = client.subscribe(a2a_pb2.SubscribeToTaskRequest(id=task.id))
+    snapshot = (await anext(reader)).task
+    assert [text_of(artifact) for artifact in snapshot.artifacts] == ["half of "]
+    await two.join(unique("second"), agent_type=name)
+    await one.close()  # it is lost in the middle of its answer
+    offer = await two.next("offers")
+    await two.accept(offer)
+    await two.delta(offer, 1, "all ")
+    await two.delta(offer, 2, "of it")
+    await two.finish(offer, "all of it")
+    for told in (stream, reader):
+        seen = [one async for one in told]
+        fold(snapshot, [one.artifact_update if one.HasField("artifact_update") else one.status_update for one in seen])
+        assert [text_of(artifact) for artifact in snapshot.artifacts] == ["all of it"]
+        states = [state for one in seen if (state := state_in(one)) is not None]
+        assert S.TASK_STATE_SUBMITTED not in states
+        assert states[-1] == S.TASK_STATE_COMPLETED
+    again = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))
+    assert [text_of(artifact) for artifact in again.artifacts] == ["all of it"]
+    await two.close()
+
+
+async def test_STR_2_a_gap_is_told_and_what_stands_replaces_what_was_said():
+    story = Story(a2a_pb2.Task(id="t", context_id="c"))
+    event: Any = event_pb2.TaskEvent(sequence=9, attempt=1)
+    event.gap.snapshot.add(mode=event_pb2.DELTA_MODE_REPLACE).payload.text = "so far"
+    event.gap.snapshot.add(channel="log", mode=event_pb2.DELTA_MODE_REPLACE).payload.text = "notes"
+    told: Any = story.tell(event)
+    assert [(one.artifact.artifact_id, one.append, one.metadata["gap"]) for one in told] == [
+        ("answer", False, True),
+        ("answer.log", False, True),
+    ]
+    empty = event_pb2.TaskEvent(sequence=10, attempt=1, gap=event_pb2.Gap(from_sequence=1, to_sequence=9))
+    assert [one.metadata["gap"] for one in story.tell(empty)] == [True]
+    assert story.tell(event_pb2.TaskEvent(sequence=1, accepted=event_pb2.Accepted())) == []
+
+
+async def test_DLV_6_a_call_with_a_deadline_is_answered_before_it_and_the_task_goes_on(agent, node):
+    await agent.join(name := unique("slow"))
+    request = message("go")
+    request.tenant = f"t.{name}"
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}", options=OPTIONS) as channel:
+        stub = a2a_pb2_grpc.A2AServiceStub(channel)
+        answer = await stub.SendMessage(request, timeout=1, metadata=(("a2a-version", "1.0"),))
+        assert answer.task.status.state == S.TASK_STATE_SUBMITTED
+        offer = await agent.next("offers")
+        await agent.serve(offer, "done")
+        got = await stub.GetTask(a2a_pb2.GetTaskRequest(id=answer.task.id), metadata=(("a2a-version", "1.0"),))
+        assert got.status.state == S.TASK_STATE_COMPLETED
+
+
+async def test_a_caller_that_goes_holds_nothing(agent, node, http):
+    await agent.join(name := unique("left"))
+    gates = node._grpc.entrance.gates.values()
+    before = [gate.held for gate in gates]
+    for path in ("message:send", "message:stream"):
+        body = {"message": {"messageId": unique("m"), "role": "ROLE_USER", "parts": [{"text": "go"}]}}
+        call = asyncio.ensure_future(http.post(f"/a2a/t.{name}/{path}", json=body, headers={"a2a-version": "1.0"}))
+        offer = await agent.next("offers")
+        assert [gate.held for gate in gates] != before
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        async with asyncio.timeout(5):
+            while [gate.held for gate in gates] != before:  # noqa: ASYNC110 - it is no event
+                await asyncio.sleep(0.01)
+        await agent.serve(offer, "done")  # for nobody, but it is not cancelled
+
+
+async def test_API_3_options_of_the_dispatch_extension_are_taken(agent, calling):
+    from reach.wire.a2a.words import DISPATCH
+
+    await agent.join(name := unique("optional"), tags=["gpu"])
+    client = await calling.client(name, polling=True, streaming=False)
+    request = message("go")
+    options = {"priority": 9, "deadline_ms": 60_000, "required_tags": ["gpu"], "effects": "none", "method": "paint"}
+    request.message.metadata.update({DISPATCH: options})
+    request.metadata.update({"order": "7", "nested": {"not": "a label"}})
+    [_ async for _ in client.send_message(request)]
+    spec = (await agent.next("offers")).task
+    assert (spec.priority, spec.method, spec.timeouts.schedule_to_close.seconds) == (9, "paint", 60)
+    assert spec.labels["order"] == "7"
+    assert "nested" not in spec.labels
+    for wrong in ({"priority": "high"}, {"effects": "some"}, {"deadline_ms": 1e300}, {"required_tags": 7}, 7):
+        request = message("go")
+        request.message.metadata.update({DISPATCH: wrong})
+        with pytest.raises(Exception, match="dispatch"):
+            [_ async for _ in client.send_message(request)]
+
+
+async def test_G2_there_is_no_socket(node):
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.admin_port)
+    head = "GET /a2a/x HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    writer.write(f"{head}sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode())
+    assert b" 404 " in await reader.readline()
+    writer.close()
+
+
+async def test_PRF_10_a_server_that_nobody_calls_over_A2A_has_not_loaded_it():
+    code = "import reach.node, sys; print(*sorted({'a2a', 'pydantic', 'sse_starlette', 'httpx'} & set(sys.modules)))"
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "\n"
