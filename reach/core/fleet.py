@@ -11,6 +11,7 @@ from reach.core import drain, health
 from reach.core.effects import CloseLink, Done, DrainLink, Noted, Refused, Turn, Welcome
 from reach.core.health import Sign
 from reach.core.instance_states import Availability, Health
+from reach.core.joining import NO_BOOT_ID
 from reach.core.leases import REATTACH_MS, RETURN_MS, lost
 from reach.core.model import Fault, Instance, Task, TaskState
 from reach.core.rows import AgentGone, AgentRow
@@ -72,7 +73,7 @@ class Fleet:
         turn.sends.append(Noted("registered", "", instance=instance))
 
     def _next_generation(self, instance: Instance, joining: Joining, turn: Turn) -> None:
-        if instance.boot_id:
+        if instance.boot_id and instance.boot_id != NO_BOOT_ID:  # who says no process may be any, also the next
             instance.stale_boots = (*instance.stale_boots, instance.boot_id)[-STALE_BOOTS:]
         instance.boot_id = joining.boot_id
         instance.generation += 1

@@ -8,6 +8,9 @@ from reach.core.endpoint import Endpoint
 from reach.core.instance_states import Availability
 from reach.core.model import Profile
 
+NO_BOOT_ID = "unnamed"
+"""`boot_id` of an agent that does not say which process it is: each time it registers it is taken for the same."""
+
 
 class Joining:
     """What an instance says when it registers; None where it says nothing (REG-3)."""

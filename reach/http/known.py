@@ -13,14 +13,13 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from agentreach.v1 import agent_pb2, payload_pb2, task_pb2
+from reach.core.joining import NO_BOOT_ID
 from reach.errors import InvalidRequest, Reason
 from reach.http.api import Api, Asked, Heard
 from reach.http.messages import fill, parsed, request_of
 from reach.http.routes import ROWS, Row
 from reach.wire.requests import PROTOCOL_VERSIONS
 
-UNNAMED: Final = "unnamed"
-"""The process of an agent that does not say which it is: each time it registers it is taken for the same."""
 _SELECTOR: Final = (
     "agent_id", "agent_type", "capability", "capability_version", "intent", "text", "instance_id", "preferred_tags",
 )  # fmt: skip
@@ -73,8 +72,21 @@ def _register(heard: Heard) -> tuple[str, dict[str, Any]]:
     if "endpoint" in fields:
         url = fields.pop("endpoint")
         fields["endpoints"] = [{"url": url} if isinstance(url, str) else url]
-    fields.setdefault("boot_id", UNNAMED)
+    fields.setdefault("boot_id", NO_BOOT_ID)
+    if not fields.get("instance_id") and fields["boot_id"] == NO_BOOT_ID:
+        fields["instance_id"] = _instance_at(fields)
     return "RegistryService/Register", {"registration": fields}
+
+
+def _instance_at(fields: dict[str, Any]) -> str:
+    """The instance that an agent is which says neither that nor its process: the one at its address, or each restart
+    would leave one more behind that looks alive. Nothing if it has no address."""
+    for one in fields.get("endpoints") or ():
+        url = one.get("url") if isinstance(one, dict) else None
+        place = url.partition("://")[2].partition("/")[0] if isinstance(url, str) else ""
+        if place:
+            return f"{fields.get('agent_id', '')}@{place}"
+    return ""
 
 
 def _offline(heard: Heard) -> tuple[str, dict[str, Any]]:
@@ -88,7 +100,7 @@ def _offline(heard: Heard) -> tuple[str, dict[str, Any]]:
 def _report(heard: Heard) -> tuple[str, dict[str, Any]]:
     fields = parsed(heard.body)
     said = {name: fields.pop(name) for name in ("progress", "delta", "result", "error") if name in fields}
-    reporter = {"instance_id": fields.pop("instance_id", ""), "boot_id": fields.pop("boot_id", UNNAMED)}
+    reporter = {"instance_id": fields.pop("instance_id", ""), "boot_id": fields.pop("boot_id", NO_BOOT_ID)}
     key = {"task_id": fields.pop("task_id", ""), "attempt": fields.pop("attempt", 1)}
     sequence = fields.pop("attempt_sequence", 0)
     if fields:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from agentreach.v1 import endpoint_pb2, result_pb2
 from reach.core import events as ev
 from reach.core.endpoint import Endpoint
-from reach.core.joining import Joining
+from reach.core.joining import NO_BOOT_ID, Joining
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey
 from reach.core.pool import Pool
 from reach.errors import ErrorClass, ReachError, Reason, error_of
@@ -72,6 +72,8 @@ class Dialled:
         self._way: Way | None = None
         self._endpoint: Endpoint | None = None
         self._serving = True
+        self._process = ""
+        """What an agent that registered no process says of it."""
         self._told_lost = False
         self._unnamed: dict[Name, int] = {}
 
@@ -167,9 +169,15 @@ class Dialled:
             return CheckOutcome(None, "it has no address that may be dialled")
         outcome = await self._probes.check(self._believed(), self.tenant)
         boot_id = outcome.answer.boot_id if outcome.answer is not None else ""
-        if boot_id and boot_id != self.joining.boot_id:
+        if not boot_id or boot_id == self.joining.boot_id:
+            return outcome
+        if self.joining.boot_id != NO_BOOT_ID:
             return CheckOutcome(None, ANOTHER)
-        return outcome
+        before, self._process = self._process, boot_id
+        if before in ("", boot_id):
+            return outcome
+        self._lost("another process answers at its address")  # it never registered one: what it does not name is gone
+        return outcome._replace(knows=True)
 
     def _checked(self, instance: Instance, answer: endpoint_pb2.CheckResponse, *, knows: bool) -> None:
         idle = answer.worker_idle_share if answer.HasField("worker_idle_share") else None

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from agentreach.v1 import result_pb2
 from reach.core.endpoint import Endpoint
 from reach.transports.a2a.lenient import without_times
 from tests.a2a_agent import serving
@@ -41,7 +42,7 @@ async def test_GOV_5_a_time_without_a_zone_breaks_nothing(binding, streaming):
         port = agent.sockets[0].getsockname()[1]
         served.card.supported_interfaces[0].url = f"http://127.0.0.1:{port}/"
         way = way_of(served)
-        line = way.line(Endpoint(""))
+        line = way.line(Endpoint(""), result_pb2.Reporter())
         try:
             assert (await told(line, offered("hello")))[-1].result.output.text == "ok"
         finally:
