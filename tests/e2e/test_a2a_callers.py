@@ -91,7 +91,7 @@ async def readers_of(server: Server, http: httpx.AsyncClient, each: int) -> list
     """Some readers by each binding, from the card of the workers."""
     chance = random.Random(7)
     card = await A2ACardResolver(http, f"http://127.0.0.1:{server.admin_port}/a2a/t.worker").get_agent_card()
-    made = []
+    made: list[Reader] = []
     for binding in BINDINGS:
         config = ClientConfig(
             httpx_client=http, supported_protocol_bindings=[binding], grpc_channel_factory=aio.insecure_channel
