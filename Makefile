@@ -9,7 +9,7 @@ BUF_VERSION := 1.75.0
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints deploy-check services gen gen-check golden buf-check lint format types test sim planted fuzz kill-test cluster-test storm-test long-test demo cluster bench ci clean
+.PHONY: help setup constraints deploy-check services gen gen-check golden buf-check lint format types test sim planted fuzz kill-test cluster-test storm-test long-test interop demo cluster bench ci clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
