@@ -77,6 +77,13 @@ async def test_API_3_states_and_questions_of_the_agent_are_ours(node, stubs):
         )
         result = await asking
         assert (result.state, result.output.text) == (SUCCEEDED, "blue")
+        task_id = unique("task")
+        asking = asyncio.create_task(ask(stubs, answer, "login", task_id=task_id))
+        await asyncio.sleep(0.1)
+        assert (await eventually(waits)).waiting_for == task_pb2.WAITING_FOR_AUTH
+        await stubs.dispatch.CancelTask(pb.CancelTaskRequest(task_id=task_id))
+        assert (await asking).state == task_pb2.TASK_STATE_CANCELLED
+        await eventually(lambda: served.executor.cancelled)
 
 
 async def test_API_3_a_cancel_reaches_the_remote_task(node, stubs):
@@ -184,6 +191,34 @@ async def test_G6_the_operators_url_beats_the_card(node, stubs):
         url = f"http://127.0.0.1:{served.port}/rpc"
         answer = await adopted(stubs, served, agent_id="other", url=url)
         assert (await ask(stubs, answer, "hello")).output.text == "hello"
+
+
+async def test_GOV_6_interfaces_at_forbidden_addresses_are_not_called(node, stubs):
+    async with serving() as served:
+        served.card.supported_interfaces[0].url = "http://169.254.169.254/latest"
+        request = pb.AdoptRequest(terms={"card_url": served.card_url})
+        code, reason, text = await refusal(stubs.registry.Adopt(request))
+        assert (code, reason) == ("INVALID_ARGUMENT", "INVALID_FIELD"), text
+        assert "metadata" in text
+
+
+async def test_API_3_an_agent_that_is_full_gets_less_and_the_task_goes_elsewhere(node, stubs):
+    asked = []
+
+    async def full(reader, writer):
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 429 Full\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    busy = await asyncio.start_server(full, "127.0.0.1", 0)
+    agent_type = unique("plain")
+    async with serving() as served, busy:
+        url = f"http://127.0.0.1:{busy.sockets[0].getsockname()[1]}/"
+        await adopted(stubs, served, agent_type=agent_type, agent_id="busy", url=url, priority=9)
+        answer = await adopted(stubs, served, agent_type=agent_type, agent_id="free", priority=0)
+        results = [await ask(stubs, answer, "hello", retry={"name": "quick"}) for _ in range(4)]
+        assert {result.state for result in results} == {SUCCEEDED}
+        assert asked
 
 
 async def test_GOV_6_cards_of_forbidden_addresses_are_not_read(node, stubs):
