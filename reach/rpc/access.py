@@ -89,6 +89,7 @@ _OURS: Final[Mapping[str, Mapping[str, Access]]] = {
         "GetServerInfo": Access(_LOOKER, _CONTROL),
         "WatchTasks": Access(_LOOKER, _STREAMS),
         "ExplainTask": Access(_LOOKER, _CONTROL),
+        "ListDecisions": Access(_LOOKER, _CONTROL),
         "ListDeadLetters": Access(_LOOKER, _CONTROL),
         "RequeueDeadLetters": Access(_OPERATOR, _CONTROL),
         "PurgeDeadLetters": Access(_OPERATOR, _CONTROL),

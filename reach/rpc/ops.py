@@ -8,6 +8,7 @@ from typing import Any
 
 from agentreach.v1 import cluster_pb2, ops_pb2, ops_pb2_grpc
 from reach.errors import InvalidRequest, Reason
+from reach.rpc import decisions
 from reach.rpc.audit import audit
 from reach.rpc.dead_letters import DeadLetters
 from reach.rpc.nodes import Nodes
@@ -147,10 +148,14 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
         task = await self._services.reach.tasks.get(principal_of(context).tenant, task_id)
         if task is None:
             raise error_of_fault(not_found(task_id))
-        decisions = await self._services.reach.tasks.decisions(task)
-        answer = ops_pb2.ExplainTaskResponse(story=story_of(task, decisions))
-        fill_task(answer.task, task, full=False, decisions=decisions)
+        records = await self._services.reach.tasks.decisions(task)
+        answer = ops_pb2.ExplainTaskResponse(story=story_of(task, records))
+        fill_task(answer.task, task, full=False, decisions=records)
         return answer
+
+    async def ListDecisions(self, request: ops_pb2.ListDecisionsRequest, context: Any) -> ops_pb2.ListDecisionsResponse:
+        """See the contract."""
+        return await decisions.page(self._services, principal_of(context).tenant, request)
 
     async def ListDeadLetters(
         self, request: ops_pb2.ListDeadLettersRequest, context: Any

@@ -47,11 +47,12 @@ class TaskViews:
             return live
         return self._host.past.shown(found)
 
-    async def decisions(self, task: Task) -> dict[int, Record]:
-        """Why the attempts of a task are where they are (RTE-13): from memory, else from the journal."""
+    async def decisions(self, task: Task, *, far: bool = False) -> dict[int, Record]:
+        """Why the attempts of a task are where they are (RTE-13): from memory, else from the journal. `far`: it goes on
+        at another node, and the journal alone knows its attempts."""
         records = records_of(task)
         told = {past.number for past in task.history or ()} | ({task.attempt} if task.instance_id else set())
-        if not task.volatile and not told <= records.keys():
+        if far or (not task.volatile and not told <= records.keys()):
             records = await self._host.read(self._host.past.decisions, task.tenant, task.task_id) | records
         return records
 

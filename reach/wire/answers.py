@@ -255,7 +255,7 @@ def fill_task(message: task_pb2.Task, task: Task, *, full: bool, decisions: Mapp
         message.wake = waker.state.name.lower()
     if task.pending_reason and task.outcome is None:
         message.pending_reason = task.pending_reason
-    _fill_attempts(message, task, decisions or {})
+    fill_attempts(message, task, decisions or {})
     if task.state is TaskState.WAITING and task.dialogue is not None:
         fill_waiting(message.waiting, task.dialogue.question)
         message.waiting_for = message.waiting.waiting_for
@@ -268,7 +268,8 @@ def fill_task(message: task_pb2.Task, task: Task, *, full: bool, decisions: Mapp
             message.result.ClearField("output")
 
 
-def _fill_attempts(message: task_pb2.Task, task: Task, decisions: Mapping[int, Record]) -> None:
+def fill_attempts(message: task_pb2.Task, task: Task, decisions: Mapping[int, Record]) -> None:
+    """Writes the attempts of a task, with why each went where it went, as far as that is given."""
     before: Fault | None = None
     for past in task.history or ():
         attempt = message.attempts.add()

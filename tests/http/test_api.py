@@ -236,3 +236,18 @@ async def test_a_caller_that_goes_does_not_wait_any_more(http, node):
     await until(lambda: gate.held == 1)
     asked.cancel()
     await until(lambda: gate.held == 0)
+
+
+async def test_RTE_13_decisions_are_a_resource(http, agent):
+    agent_id, task_id = unique("agent"), unique("task")
+    await agent.join(agent_id)
+    body = {"task": {"task_id": task_id, "selector": {"agentId": agent_id}, "payload": {"text": "x"}}}
+    await http.post("/v1/tasks", json=body)
+    await agent.serve(await agent.next("offers"), "done")
+    (one,) = (await http.get(f"/v1/tasks/{task_id}/decisions")).json()["decisions"]
+    assert (one["taskId"], one["attempt"]) == (task_id, 1)
+    assert one["decision"]["chosenInstanceId"] == agent.instance_id
+    assert one["decision"]["cause"] == "new"
+    many = (await http.get("/v1/decisions", params={"agent_type": agent_id, "page_size": 10})).json()
+    assert many["decisions"] == [one]
+    is_problem(await http.get("/v1/tasks/none/decisions"), 404, "TASK_NOT_FOUND")

@@ -67,7 +67,7 @@ BASES: dict[str, dict[str, Any]] = {
     "BeginEffect": {"reporter": WHO, "key": KEY},
     "ExtendLease": {"reporter": WHO, "key": KEY},
     "GetSession": {}, "ListSessions": {}, "DeleteSession": {},
-    "GetServerInfo": {}, "WatchTasks": {}, "ExplainTask": {}, "ListDeadLetters": {},
+    "GetServerInfo": {}, "WatchTasks": {}, "ExplainTask": {}, "ListDecisions": {}, "ListDeadLetters": {},
     "RequeueDeadLetters": {"all": True}, "PurgeDeadLetters": {"all": True}, "ListFailedWebhooks": {},
     "GetCluster": {}, "GetNode": {}, "DrainNode": {"node_id": "no-such-node"}, "Rebalance": {},
     "CreateKey": {}, "ListKeys": {}, "RevokeKey": {},

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.rpc.peers import TIMEOUT, AgentByHand, golden, pb, unique
+from tests.rpc.peers import TIMEOUT, AgentByHand, golden, pb, refusal, unique
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -64,3 +64,50 @@ async def test_RTE_13_the_journal_tells_as_much_as_the_memory(stubs, node):
     assert after.task.attempts[0].decision.candidates[0].instance_id == agent.instance_id
     await agent.finish(offer, "done")
     await agent.close()
+
+
+async def listed(stubs, **fields):
+    request = pb.ListDecisionsRequest(**fields)
+    return await stubs.ops.ListDecisions(request, timeout=TIMEOUT)
+
+
+async def test_RTE_13_decisions_are_a_list_of_one_task_or_of_many(stubs, node):
+    agent = AgentByHand(stubs)
+    agent_type = unique("type")
+    await agent.join(unique("explained"), agent_type=agent_type)
+    task_ids = [unique("why") for _ in range(3)]
+    for task_id in task_ids:
+        await read(stubs, agent, task_id)
+    await golden(stubs, agent)  # the next step of the pool
+    for task_id in task_ids:
+        told = await explained(stubs, task_id)
+        one = await listed(stubs, task_id=task_id)
+        assert [(row.task_id, row.attempt) for row in one.decisions] == [(task_id, 1), (task_id, 2)]
+        assert [row.decision for row in one.decisions] == [attempt.decision for attempt in told.task.attempts]
+        assert [row.decision.cause for row in one.decisions] == ["new", "retry"]
+    seen, token = [], ""
+    while True:
+        some = await listed(stubs, agent_type=agent_type, page_size=2, page_token=token)
+        seen += [(row.task_id, row.attempt) for row in some.decisions]
+        token = some.next_page_token
+        if not token:
+            break
+    known = [(task_id, number) for task_id in reversed(task_ids) for number in (1, 2)]
+    assert [row for row in seen if row[0] in task_ids] == known, "latest task first"
+    assert not (await listed(stubs, agent_type=unique("nobody"))).decisions
+    await agent.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"task_id": "none"}, "TASK_NOT_FOUND"),
+        ({"task_id": "x" * 300}, "INVALID_FIELD"),
+        ({"task_id": "a", "agent_type": "b"}, "INVALID_FIELD"),
+        ({"page_size": 1_001}, "INVALID_FIELD"),
+        ({"page_token": "x"}, "INVALID_FIELD"),
+        ({"session": {"app_id": "a"}}, "INVALID_FIELD"),
+    ],
+)
+async def test_RTE_13_a_list_of_decisions_that_cannot_be_is_refused(stubs, fields, reason):
+    assert (await refusal(stubs.ops.ListDecisions(pb.ListDecisionsRequest(**fields))))[1] == reason

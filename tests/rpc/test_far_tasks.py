@@ -135,3 +135,17 @@ async def test_CLU_6_a_node_of_before_is_not_lost(nodes, monkeypatch):
     answer = await listed(nodes, "one", label)
     assert not answer.lost_nodes
     assert states_in(answer)[f"{label}-two-RUNNING"] == "PENDING"
+
+
+async def test_RTE_13_each_node_tells_the_decisions_of_all_tasks(nodes):
+    label = unique("label")
+    expected = {name for name, state in (await stand(nodes, label)).items() if state != "PENDING"}
+    for door in DOORS:
+        ops = nodes.stubs(door).ops
+        answer = await ops.ListDecisions(pb.ListDecisionsRequest(page_size=1_000), timeout=TIMEOUT)
+        told = {row.task_id: row for row in answer.decisions if row.task_id.startswith(f"{label}-")}
+        assert told.keys() == expected, door
+        for name, row in told.items():
+            (one,) = (await ops.ListDecisions(pb.ListDecisionsRequest(task_id=name), timeout=TIMEOUT)).decisions
+            assert one == row
+            assert row.decision.chosen_instance_id

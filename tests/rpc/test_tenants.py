@@ -111,6 +111,7 @@ def verbs(stubs: Stubs, task_id: str, instance_id: str, header: Metadata, own: A
         "SendInput": lambda: stubs.dispatch.SendInput(
             pb.SendInputRequest(task_id=task_id, payload={"text": "yes"}), metadata=header
         ),
+        "ListDecisions": lambda: stubs.ops.ListDecisions(pb.ListDecisionsRequest(task_id=task_id), metadata=header),
         "ExplainTask": lambda: stubs.ops.ExplainTask(pb.ExplainTaskRequest(task_id=task_id), metadata=header),
         "CancelTask": lambda: stubs.dispatch.CancelTask(pb.CancelTaskRequest(task_id=task_id), metadata=header),
         "StreamResult": lambda: stubs.result.StreamResult(pb.StreamResultRequest(task_id=task_id), metadata=header),

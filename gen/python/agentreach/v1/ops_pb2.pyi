@@ -259,6 +259,108 @@ class ExplainTaskResponse(_message.Message):
 Global___ExplainTaskResponse: _TypeAlias = ExplainTaskResponse  # noqa: Y015
 
 @_typing.final
+class ListDecisionsRequest(_message.Message):
+    """Asks for decisions. All given parts must match."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    AGENT_TYPE_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    task_id: _builtins.str
+    """Only of this task."""
+    agent_type: _builtins.str
+    """Only of tasks for this type of agents."""
+    page_size: _builtins.int
+    """So many tasks are looked at, 1 … 1,000; 0: 50."""
+    page_token: _builtins.str
+    """From the former answer."""
+    @_builtins.property
+    def session(self) -> _task_pb2.SessionKey:
+        """Only of tasks of this conversation."""
+
+    def __init__(
+        self,
+        *,
+        task_id: _builtins.str = ...,
+        agent_type: _builtins.str = ...,
+        session: _task_pb2.SessionKey | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_type", b"agent_type", "page_size", b"page_size", "page_token", b"page_token", "session", b"session", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDecisionsRequest: _TypeAlias = ListDecisionsRequest  # noqa: Y015
+
+@_typing.final
+class RecordedDecision(_message.Message):
+    """One decision."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
+    task_id: _builtins.str
+    """The task."""
+    attempt: _builtins.int
+    """The number of the attempt."""
+    @_builtins.property
+    def decision(self) -> _task_pb2.Decision:
+        """Why it went where it went."""
+
+    def __init__(
+        self,
+        *,
+        task_id: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        decision: _task_pb2.Decision | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "decision", b"decision", "task_id", b"task_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecordedDecision: _TypeAlias = RecordedDecision  # noqa: Y015
+
+@_typing.final
+class ListDecisionsResponse(_message.Message):
+    """A page of decisions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """For the next page; empty at the end."""
+    @_builtins.property
+    def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordedDecision]:
+        """Latest task first, of each the first attempt first. Tasks that wait for their first attempt have none, and those of
+        tasks that are not kept go with the memory of their node.
+        """
+
+    def __init__(
+        self,
+        *,
+        decisions: _abc.Iterable[Global___RecordedDecision] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decisions", b"decisions", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListDecisionsResponse: _TypeAlias = ListDecisionsResponse  # noqa: Y015
+
+@_typing.final
 class ListDeadLettersRequest(_message.Message):
     """Asks for dead letters."""
 

@@ -53,6 +53,11 @@ class OpsServiceStub:
                 request_serializer=agentreach_dot_v1_dot_ops__pb2.ExplainTaskRequest.SerializeToString,
                 response_deserializer=agentreach_dot_v1_dot_ops__pb2.ExplainTaskResponse.FromString,
                 _registered_method=True)
+        self.ListDecisions = channel.unary_unary(
+                '/agentreach.v1.OpsService/ListDecisions',
+                request_serializer=agentreach_dot_v1_dot_ops__pb2.ListDecisionsRequest.SerializeToString,
+                response_deserializer=agentreach_dot_v1_dot_ops__pb2.ListDecisionsResponse.FromString,
+                _registered_method=True)
         self.ListDeadLetters = channel.unary_unary(
                 '/agentreach.v1.OpsService/ListDeadLetters',
                 request_serializer=agentreach_dot_v1_dot_ops__pb2.ListDeadLettersRequest.SerializeToString,
@@ -137,6 +142,14 @@ class OpsServiceServicer:
 
     def ExplainTask(self, request, context):
         """The whole story of one task. Safe to retry.
+        Errors: INVALID_FIELD, TASK_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDecisions(self, request, context):
+        """Why attempts went where they went, of one task or of many, latest task first. Safe to retry.
         Errors: INVALID_FIELD, TASK_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -250,6 +263,11 @@ def add_OpsServiceServicer_to_server(servicer, server):
                     servicer.ExplainTask,
                     request_deserializer=agentreach_dot_v1_dot_ops__pb2.ExplainTaskRequest.FromString,
                     response_serializer=agentreach_dot_v1_dot_ops__pb2.ExplainTaskResponse.SerializeToString,
+            ),
+            'ListDecisions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDecisions,
+                    request_deserializer=agentreach_dot_v1_dot_ops__pb2.ListDecisionsRequest.FromString,
+                    response_serializer=agentreach_dot_v1_dot_ops__pb2.ListDecisionsResponse.SerializeToString,
             ),
             'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDeadLetters,
@@ -391,6 +409,33 @@ class OpsService:
             '/agentreach.v1.OpsService/ExplainTask',
             agentreach_dot_v1_dot_ops__pb2.ExplainTaskRequest.SerializeToString,
             agentreach_dot_v1_dot_ops__pb2.ExplainTaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDecisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/agentreach.v1.OpsService/ListDecisions',
+            agentreach_dot_v1_dot_ops__pb2.ListDecisionsRequest.SerializeToString,
+            agentreach_dot_v1_dot_ops__pb2.ListDecisionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -52,6 +52,10 @@ class OpsServiceStub:
     """The whole story of one task. Safe to retry.
     Errors: INVALID_FIELD, TASK_NOT_FOUND.
     """
+    ListDecisions: _grpc.UnaryUnaryMultiCallable[_ops_pb2.ListDecisionsRequest, _ops_pb2.ListDecisionsResponse]
+    """Why attempts went where they went, of one task or of many, latest task first. Safe to retry.
+    Errors: INVALID_FIELD, TASK_NOT_FOUND.
+    """
     ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_ops_pb2.ListDeadLettersRequest, _ops_pb2.ListDeadLettersResponse]
     """Dead letters, latest first. Safe to retry.
     Errors: INVALID_FIELD.
@@ -120,6 +124,10 @@ class OpsServiceAsyncStub(OpsServiceStub):
     """
     ExplainTask: _aio.UnaryUnaryMultiCallable[_ops_pb2.ExplainTaskRequest, _ops_pb2.ExplainTaskResponse]  # type: ignore[assignment]
     """The whole story of one task. Safe to retry.
+    Errors: INVALID_FIELD, TASK_NOT_FOUND.
+    """
+    ListDecisions: _aio.UnaryUnaryMultiCallable[_ops_pb2.ListDecisionsRequest, _ops_pb2.ListDecisionsResponse]  # type: ignore[assignment]
+    """Why attempts went where they went, of one task or of many, latest task first. Safe to retry.
     Errors: INVALID_FIELD, TASK_NOT_FOUND.
     """
     ListDeadLetters: _aio.UnaryUnaryMultiCallable[_ops_pb2.ListDeadLettersRequest, _ops_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
@@ -205,6 +213,16 @@ class OpsServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_ops_pb2.ExplainTaskResponse, _abc.Awaitable[_ops_pb2.ExplainTaskResponse]]:
         """The whole story of one task. Safe to retry.
+        Errors: INVALID_FIELD, TASK_NOT_FOUND.
+        """
+
+    @_abc_1.abstractmethod
+    def ListDecisions(
+        self,
+        request: _ops_pb2.ListDecisionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ops_pb2.ListDecisionsResponse, _abc.Awaitable[_ops_pb2.ListDecisionsResponse]]:
+        """Why attempts went where they went, of one task or of many, latest task first. Safe to retry.
         Errors: INVALID_FIELD, TASK_NOT_FOUND.
         """
 
