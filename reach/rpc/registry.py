@@ -83,7 +83,9 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         """See the contract."""
         dialler = self._services.dialler
         assert dialler is not None
-        instance, registration, warnings = await adopt(dialler, principal_of(context).tenant, request.terms)
+        principal = principal_of(context)
+        principal.check_type(request.terms.agent_type)
+        instance, registration, warnings = await adopt(dialler, principal.tenant, request.terms)
         return registry_pb2.AdoptResponse(
             registration=registration,
             warnings=warnings,

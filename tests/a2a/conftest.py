@@ -11,6 +11,7 @@ from grpc import aio
 from tests.http.conftest import http, node, stubs  # noqa: F401 - fixtures here too
 from tests.rpc.conftest import no_tracebacks  # noqa: F401 - a fixture here too
 from tests.rpc.peers import TIMEOUT, AgentByHand, unique
+from tests.rpc.tenancy import folder, keys  # noqa: F401 - fixtures
 
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 

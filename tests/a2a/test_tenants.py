@@ -7,34 +7,13 @@ from a2a.types import a2a_pb2, a2a_pb2_grpc
 from a2a.utils import errors as a2a
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
-from reach.store import keys as key_store
 from tests.a2a.conftest import Calling, message
 from tests.a2a.test_calls import task_in
 from tests.http.conftest import client_of
-from tests.rpc.peers import AgentByHand, Stubs, reason_in, running, unique
-from tests.rpc.test_tenants import Keys
+from tests.rpc.peers import AgentByHand, Stubs, reason_in, unique
 
+WITH_KEYS = True
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("no_tracebacks")]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("tenants")
-
-
-@pytest.fixture(scope="module")
-def keys(folder):
-    made = Keys(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_store, "_LOOK_EVERY_S", 0)  # the server sees a new key at once
-        yield made
-    made.store.close()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def node(folder, keys):
-    async with running(folder, server__auth="keys") as made:
-        yield made
 
 
 @pytest_asyncio.fixture(loop_scope="module")

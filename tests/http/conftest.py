@@ -9,6 +9,7 @@ import pytest_asyncio
 from reach.node import Node
 from tests.rpc.conftest import no_tracebacks  # noqa: F401 - a fixture here too
 from tests.rpc.peers import TIMEOUT, AgentByHand, Stubs, running
+from tests.rpc.tenancy import folder, keys, with_keys  # noqa: F401 - fixtures
 
 
 def client_of(port: int, **arguments: object) -> httpx.AsyncClient:
@@ -17,7 +18,12 @@ def client_of(port: int, **arguments: object) -> httpx.AsyncClient:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
+async def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
+    if getattr(request.module, "WITH_KEYS", False):
+        request.getfixturevalue("keys")
+        async with with_keys(request.getfixturevalue("folder")) as made:
+            yield made
+        return
     async with running(tmp_path_factory.mktemp("node")) as made:
         yield made
 

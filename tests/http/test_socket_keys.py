@@ -5,38 +5,16 @@ import asyncio
 import json
 
 import pytest
-import pytest_asyncio
 
 from reach.http import websocket
 from reach.http.routes import ROWS
 from reach.rpc.access import TABLE
-from reach.store import keys as key_store
 from tests.http.conftest import client_of
 from tests.http.socket_client import Closed, Refused, SocketClient
-from tests.rpc.peers import TIMEOUT, AgentByHand, Stubs, running, unique
-from tests.rpc.test_tenants import Keys
+from tests.rpc.peers import TIMEOUT, AgentByHand, Stubs, unique
 
+WITH_KEYS = True
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("no_tracebacks")]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("keys")
-
-
-@pytest.fixture(scope="module")
-def keys(folder):
-    made = Keys(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_store, "_LOOK_EVERY_S", 0)  # the server sees a new key at once
-        yield made
-    made.store.close()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def node(folder, keys):
-    async with running(folder, server__auth="keys") as made:
-        yield made
 
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer rk_none_none"}, {"authorization": "x"}])

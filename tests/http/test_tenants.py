@@ -1,45 +1,27 @@
 """Every path × (no credential, a wrong one, a wrong scope, another tenant): refused, and what is not yours answers
 exactly as what is not there (G4, G9, GOV-1, GOV-2)."""
 
+import itertools
+import json
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
+from reach.http.app import create_app
 from reach.http.known import KNOWN
-from reach.http.routes import ROWS
+from reach.http.routes import ROWS, UNROUTED
 from reach.rpc.access import TABLE
-from reach.store import keys as key_store
 from tests.http.conftest import client_of
 from tests.http.sse_reader import events_of
 from tests.http.test_api import is_problem
-from tests.rpc.peers import AgentByHand, Stubs, running, unique
-from tests.rpc.test_tenants import ALL, Keys
+from tests.rpc.peers import running
+from tests.rpc.tenancy import ALL, LISTS, NAMING, NOBODYS, OWN, belongings
 
+WITH_KEYS = True
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("no_tracebacks")]
 
 FILLED = {"instance_id": "i", "task_id": "t", "key_id": "k", "node_id": "n"}
 EACH_ROW = pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.verb} {row.path}")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("tenants")
-
-
-@pytest.fixture(scope="module")
-def keys(folder):
-    made = Keys(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_store, "_LOOK_EVERY_S", 0)  # the server sees a new key at once
-        yield made
-    made.store.close()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def node(folder, keys):
-    async with running(folder, server__auth="keys") as made:
-        yield made
 
 
 def door(node, keys, tenant, *scopes):
@@ -94,60 +76,93 @@ async def test_a_key_that_was_revoked_opens_nothing(node, keys):
         is_problem(await http.get("/v1/server"), 401, "UNAUTHENTICATED")
 
 
-async def test_G4_an_id_of_another_tenant_is_an_id_that_nobody_has(node, keys):
-    task_id = unique("acme-task")
-    async with Stubs(node.port) as stubs, door(node, keys, "acme") as acme, door(node, keys, "rival") as rival:
-        agent = AgentByHand(stubs, keys.header("acme"))
-        await agent.join("acme-agent")
-        spec = {"task_id": task_id, "selector": {"agent_id": "acme-agent"}, "payload": {"text": "secret"}}
-        session = {"app_id": "app", "user_id": "u", "session_id": "s"}
-        given = await acme.post("/v1/tasks", json={"task": {**spec, "session": session}})
-        assert given.status_code == 200
-        await agent.accept(await agent.next("offers"))
-        mine = {
-            "instance_id": agent.instance_id,
-            "task_id": task_id,
-            "app_id": "app",
-            "user_id": "u",
-            "session_id": "s",
-        }
-        none = dict.fromkeys(mine, "nobody")
-        asked = 0
-        for row in ROWS:
-            if not row.filled or "node_id" in row.filled or "key_id" in row.filled:
-                continue
-            asked += 1
-            body = {"json": {"beat": {"boot_id": "b"}} if "heartbeat" in row.path else {}} if row.has_body else {}
-            if row.path.endswith("/input"):
-                body = {"json": {"payload": {"text": "yes"}}}
-            answers = [await rival.request(row.verb, path_of(row, **who), **body) for who in (mine, none)]
-            told = [answer.json() for answer in answers]
-            assert answers[0].status_code >= 400, row
-            assert {one.pop("traceId") for one in told}, row
-            text = str(told[0])
-            for name, value in mine.items():
-                if name in ("task_id", "instance_id"):
-                    text = text.replace(value, "nobody")
-            if "session" not in row.path:
-                assert text == str(told[1]), row
-            else:
-                assert told[0]["reason"] == told[1]["reason"] == "SESSION_NOT_FOUND"
-        assert asked >= 10
-        answers = [await rival.get(f"/task/{one}") for one in (task_id, "nobody")]
-        assert [one.status_code for one in answers] == [404, 404]
-        assert answers[0].json()["detail"].replace(task_id, "nobody") == answers[1].json()["detail"]
+OPEN = {"/healthz", "/livez", "/readyz", "/openapi.json", "/docs"}
+"""Paths that say nothing of anybody."""
+ELSEWHERE = {"/v1", "/v1/ws", "/metrics", "/.well-known/agent-card.json", "/.well-known/ai-catalog.json", "/a2a"}
+"""Paths with tests of their own: rows of `/v1` are below, the socket is in test_socket_keys.py, A2A in tests/a2a."""
+
+
+async def test_every_path_that_is_served_has_a_place_here(tmp_path, monkeypatch):
+    """A new one is to be put into a table of `tests/rpc/tenancy.py`, or above, with a test."""
+    served = []
+
+    def seen(*arguments, **named):
+        served.append(create_app(*arguments, **named))
+        return served[0]
+
+    monkeypatch.setattr("reach.config.parts.create_app", seen)
+    async with running(tmp_path, server__auth="keys"):
+        paths = {route.path for route in served[0].routes}  # type: ignore[attr-defined]
+    assert paths - OPEN - ELSEWHERE == {known.path for known in KNOWN}
+    assert {row.rpc for row in ROWS} | set(UNROUTED) == {*NAMING, *LISTS, *OWN}
+    assert {rpc for known in KNOWN for rpc in known.rpcs} <= {row.rpc for row in ROWS}
+
+
+def asked(row, fields):
+    """A request with these fields as the path, the query and the body have it; None: it is not for this path."""
+    rest, steps = json.loads(json.dumps(fields)), []
+    for step in row.steps:
+        if step.startswith("{"):
+            *above, name = step[1:-1].split(".")
+            inner = rest
+            for one in above:
+                inner = inner.get(one, {})
+            if name not in inner:
+                return None
+            steps.append(inner.pop(name))
+        else:
+            steps.append(step)
+    path = "/v1/" + "/".join(steps)
+    if row.has_body:
+        return {"method": row.verb, "url": path, "json": rest}
+    return {"method": row.verb, "url": path, "params": {name: value for name, value in rest.items() if value != {}}}
+
+
+async def answer_to(http, request, most=0):
+    """Status, reason, and what is said without what differs each time."""
+    async with http.stream(**request) as answer:
+        if answer.headers["content-type"].startswith("text/event-stream"):
+            told = []
+            async for event in events_of(answer):
+                told.append(event.data)
+                if len(told) == most:
+                    break
+            return answer.status_code, "", json.dumps(told)
+        await answer.aread()
+    fields = answer.json() if answer.content else {}
+    fields.pop("traceId", None)
+    return answer.status_code, fields.get("reason", ""), json.dumps(fields)
+
+
+async def test_G4_P11_whatever_names_another_tenants_is_answered_as_what_nobody_has(node, keys, stubs):
+    tried = set()
+    async with door(node, keys, "acme") as own, door(node, keys, "rival") as rival, belongings(stubs, keys) as acme:
+        for row, (kind, ids) in itertools.product(ROWS, acme.of.items()):
+            for fields in NAMING.get(row.rpc, ()):
+                foreign, nobodys = asked(row, ids.put(fields)), asked(row, NOBODYS.put(fields))
+                if foreign is None:
+                    continue
+                tried.add(row.rpc)
+                answers = await answer_to(rival, foreign), await answer_to(rival, nobodys)
+                assert ids.masked(answers[0][2]) == NOBODYS.masked(answers[1][2]), (row, kind)
+                assert answers[0][:2] == answers[1][:2], (row, kind)
+            if row.rpc in LISTS:
+                request = asked(row, LISTS[row.rpc])
+                assert "acme" not in (await answer_to(rival, request, 1))[2], row
+                told = await answer_to(own, request, 1)
+                assert "acme" in told[2] or row.rpc == "OpsService/ListFailedWebhooks", row
+                tried.add(row.rpc)
+        assert tried == {*NAMING, *LISTS}
+        running = acme.of["running"]
+        foreign, nobodys = [await rival.get(f"/task/{one.task_id}") for one in (running, NOBODYS)]
+        assert foreign.status_code == nobodys.status_code == 404
+        assert running.masked(foreign.json()["detail"]) == NOBODYS.masked(nobodys.json()["detail"])
         assert (await rival.get("/api/v1/agents")).json()["agents"] == []
-        gone = await rival.post("/agent/offline", json={"instance_id": agent.instance_id})
+        gone = await rival.post("/agent/offline", json={"instance_id": running.instance_id})
         is_problem(gone, 404, "AGENT_NOT_FOUND")
-        for path, rows in (("tasks", "tasks"), ("agents", "agents"), ("sessions", "sessions"), ("keys", "keys")):
-            told = (await rival.get(f"/v1/{path}")).json()[rows]
-            assert all("acme" not in str(row) for row in told), path
-        async with rival.stream("GET", "/v1/watch/agents") as answer:
-            assert (await anext(events_of(answer))).data["agents"] == []
-        assert (await acme.get(f"/v1/tasks/{task_id}")).json()["task"]["state"] == "TASK_STATE_RUNNING"
-        found = (await acme.get(f"/v1/agents/{agent.instance_id}")).json()["agent"]
+        assert (await own.get(f"/v1/tasks/{running.task_id}")).json()["task"]["state"] == "TASK_STATE_RUNNING"
+        found = (await own.get(f"/v1/agents/{running.instance_id}")).json()["agent"]
         assert not found.get("blockedBy")
-        await agent.close()
 
 
 async def test_a_key_cannot_be_ended_by_another_tenant(node, keys):

@@ -100,6 +100,7 @@ async def test_GOV_2_a_token_for_some_types_of_agents_is_for_no_others(tmp_path)
             "Register": stubs.registry.Register(
                 pb.RegisterRequest(registration={"agent_id": "sum", "boot_id": "b"}), metadata=limited
             ),
+            "Adopt": stubs.registry.Adopt(pb.AdoptRequest(terms={"card_url": "http://127.0.0.1:9/"}), metadata=limited),
             "Drain": stubs.registry.Drain(pb.DrainRequest(instance_id=other.instance_id), metadata=limited),
             "Drain all": stubs.registry.Drain(pb.DrainRequest(agent_id="sum"), metadata=limited),
             "Deregister": stubs.registry.Deregister(

@@ -2,18 +2,19 @@
 and no method is open without the right key (G9)."""
 
 import asyncio
+import itertools
 from functools import partial
 from typing import Any
 
 import grpc
 import pytest
 import pytest_asyncio
+from google.protobuf import json_format
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from reach.rpc import dispatch, services
 from reach.rpc.access import TABLE
-from reach.store import keys as key_store
 from tests.rpc.hostile import METHODS
 from tests.rpc.peers import (
     TIMEOUT,
@@ -24,48 +25,24 @@ from tests.rpc.peers import (
     golden,
     key_of,
     pb,
+    reason_in,
     reason_name,
     refusal,
-    running,
     unique,
 )
+from tests.rpc.tenancy import (
+    ALL,
+    LISTS,
+    NAMING,
+    NOBODYS,
+    OWN,
+    PACKAGE,
+    all_methods,
+    belongings,
+)
 
+WITH_KEYS = True
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("no_tracebacks")]
-
-ALL = ("agent", "caller", "reader", "operator")
-
-
-class Keys:
-    """API keys made beside the running server, as `reach keys create` does."""
-
-    def __init__(self, folder: Any) -> None:
-        self.store = key_store.SqliteKeyStore(folder)
-
-    def header(self, tenant: str, *scopes: str) -> Metadata:
-        return (("authorization", f"Bearer {self.store.create(tenant, 'app', scopes or ALL)[1]}"),)
-
-    def revoke(self, header: Metadata) -> None:
-        self.store.revoke(header[0][1].split("_")[1])
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("tenants")
-
-
-@pytest.fixture(scope="module")
-def keys(folder):
-    made = Keys(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_store, "_LOOK_EVERY_S", 0)  # the server sees a new key at once
-        yield made
-    made.store.close()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def node(folder, keys):
-    async with running(folder, server__auth="keys") as made:
-        yield made
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -133,6 +110,55 @@ def verbs(stubs: Stubs, task_id: str, instance_id: str, header: Metadata, own: A
             call = getattr(stubs.result, method)
             asked[f"{method} {name}"] = partial(call, request, metadata=header)
     return asked
+
+
+async def said(stubs: Stubs, rpc: str, fields: Any, header: Metadata, most: int = 0) -> tuple[str, str, str]:
+    """What a method with one request answers: code, reason, and its text or its messages as JSON. Of a list that goes
+    on for ever: `most` messages."""
+    method = METHODS[PACKAGE + rpc]
+    request = json_format.ParseDict(fields, GetMessageClass(method.input_type)())
+    kind = stubs.channel.unary_stream if method.server_streaming else stubs.channel.unary_unary
+    make: Any = kind(PACKAGE + rpc, None, GetMessageClass(method.output_type).FromString)
+    answers = []
+    try:
+        asked = make(request.SerializeToString(), metadata=header, timeout=TIMEOUT)
+        if method.server_streaming:
+            async for answer in asked:
+                answers.append(json_format.MessageToJson(answer))
+                if len(answers) == most:
+                    asked.cancel()
+                    break
+        else:
+            answers.append(json_format.MessageToJson(await asked))
+    except grpc.aio.AioRpcError as error:
+        return error.code().name, reason_in(error.trailing_metadata()), error.details() or ""
+    return "OK", "", "".join(answers)
+
+
+async def test_every_method_has_a_place_among_those_of_two_tenants():
+    assert sorted([*NAMING, *LISTS, *OWN]) == sorted(all_methods())  # in one of them, and in one only
+
+
+async def test_G4_P11_whatever_names_another_tenants_is_answered_as_what_nobody_has(stubs, keys):
+    header = keys.header("rival")
+    async with belongings(stubs, keys) as acme:
+        for (rpc, requests), (kind, ids) in itertools.product(NAMING.items(), acme.of.items()):
+            for fields in requests:
+                foreign = await said(stubs, rpc, ids.put(fields), header)
+                nobodys = await said(stubs, rpc, NOBODYS.put(fields), header)
+                assert ids.masked(foreign[2]) == NOBODYS.masked(nobodys[2]), (rpc, kind)
+                assert foreign[:2] == nobodys[:2], (rpc, kind)
+        for rpc, fields in LISTS.items():
+            assert "acme" not in (await said(stubs, rpc, fields, header, 1))[2], rpc
+            told = await said(stubs, rpc, fields, acme.header, 1)
+            assert "acme" in told[2] or rpc == "OpsService/ListFailedWebhooks", rpc
+        # nothing of it did anything
+        for kind, state in (("running", "RUNNING"), ("ended", "SUCCEEDED"), ("dead", "DEAD_LETTERED")):
+            told = await said(stubs, "DispatchService/GetTask", {"task_id": acme.of[kind].task_id}, acme.header)
+            assert f"TASK_STATE_{state}" in told[2]
+        ids = acme.of["running"]
+        for rpc in ("RegistryService/GetAgent", "SessionService/GetSession", "OpsService/ListKeys"):
+            assert (await said(stubs, rpc, ids.put(NAMING.get(rpc, [{}])[0]), acme.header))[0] == "OK"
 
 
 @pytest.mark.parametrize("which", ["running", "ended", "stored"])

@@ -17,7 +17,7 @@ from reach.transports.credentials import Credentials
 from reach.transports.dialler import Dialler, DialSettings
 from reach.transports.fetching import fetch
 from reach.transports.posting import Poster
-from reach.wire.addresses import AgentRules
+from reach.wire.addresses import SCHEMES, AgentRules
 from reach.wire.urls import Target, read_url
 from reach.wire.webhooks import WebhookRules
 from tests.transports.receivers import answered, receiver
@@ -152,17 +152,19 @@ async def route(url: str, rules: AgentRules = BEYOND) -> Any:
     return found
 
 
-async def test_GOV_6_agents_are_dialled_at_no_hostile_url(door: Door) -> None:
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_GOV_6_agents_are_dialled_at_no_hostile_url(door: Door, scheme: str) -> None:
     for host in (*THIS_MACHINE, *NEVER):
-        assert await route(f"grpc://{host}:{door.port}") is None, host
+        assert await route(f"{scheme}://{host}:{door.port}") is None, host
     for odd in ODD:
-        url = odd.replace("{port}", str(door.port)).replace("http://", "grpc://")
+        url = odd.replace("{port}", str(door.port)).replace("http://", f"{scheme}://")
         assert await route(url) is None, odd
     for host in NEVER:
         for rules in (AgentRules(on_loopback=True), AgentRules(False, frozenset({host.strip("[]")}))):
-            assert await route(f"grpc://{host}:{door.port}", rules) is None, host
-    assert await route("grpc://10.0.0.1:9000") is not None
-    assert await route("grpc://127.0.0.1:9000", AgentRules(False, frozenset({"127.0.0.1"}))) is not None
+            assert await route(f"{scheme}://{host}:{door.port}", rules) is None, host
+    assert await route(f"{scheme}://10.0.0.1:9000") is not None
+    assert await route(f"{scheme}://127.0.0.1:9000", AgentRules(False, frozenset({"127.0.0.1"}))) is not None
+    assert (door.connections, door.attempts) == (0, [])
 
 
 MIXED = [
