@@ -115,7 +115,10 @@ def asked(row, fields):
     path = "/v1/" + "/".join(steps)
     if row.has_body:
         return {"method": row.verb, "url": path, "json": rest}
-    return {"method": row.verb, "url": path, "params": {name: value for name, value in rest.items() if value != {}}}
+    flat: dict[str, Any] = {}
+    for name, value in rest.items():
+        flat |= {f"{name}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
+    return {"method": row.verb, "url": path, "params": flat}
 
 
 async def answer_to(http, request, most=0):
@@ -148,6 +151,8 @@ async def test_G4_P11_whatever_names_another_tenants_is_answered_as_what_nobody_
                 assert answers[0][:2] == answers[1][:2], (row, kind)
             if row.rpc in LISTS:
                 request = asked(row, LISTS[row.rpc])
+                if request is None:
+                    continue
                 assert "acme" not in (await answer_to(rival, request, 1))[2], row
                 told = await answer_to(own, request, 1)
                 assert "acme" in told[2] or row.rpc == "OpsService/ListFailedWebhooks", row
