@@ -76,6 +76,9 @@ class Dialled:
         """What an agent that registered no process says of it."""
         self._told_lost = False
         self._unnamed: dict[Name, int] = {}
+        self._unkept: set[Name] = set()
+        """Outcomes that came, and are not kept yet as far as we know: the agent holds them as long as we ask for them.
+        Bound: the slots of the instance, for who is asked again says what it still has."""
 
     # -- Target -------------------------------------------------------------------------------------------------------
 
@@ -97,7 +100,7 @@ class Dialled:
     async def probe(self) -> None:
         """HLT-3. A good one of an instance without a link is followed by a hello."""
         line, instance = self._probes, self.instance
-        if instance is None or self.elsewhere:
+        if instance is None or self.elsewhere or self._is_in_doubt():
             return
         if line is None:
             if await self._find_way() is not None or self._probes is None:
@@ -116,11 +119,11 @@ class Dialled:
 
     async def check(self) -> None:
         """HLT-4."""
-        if self._probes is None or self.lock.locked() or self.elsewhere:
+        if self._probes is None or self.lock.locked() or self.elsewhere or self._is_in_doubt():
             return
         outcome = await self.look()
         instance = self.instance
-        if instance is None or self.gone or self.lock.locked():  # another node's by now, who knows what is to run there
+        if instance is None or self._is_in_doubt() or self.lock.locked():
             return
         if outcome.answer is None:
             if outcome.refused:
@@ -153,6 +156,10 @@ class Dialled:
         """Whether an instance has a link that is none of ours."""
         return instance.link is not None and instance.link is not self._link
 
+    def _is_in_doubt(self) -> bool:
+        """It is another node's, or may be: that one knows what is to run there, and what it has received (CLU-2)."""
+        return self.gone or self._dialler.reach.host.committer.doubt()
+
     def post(self, event: Any) -> None:
         """Something is known of it."""
         if self.pool is not None and not self.gone:
@@ -167,7 +174,7 @@ class Dialled:
         """A Check whose answer is of the process that we know."""
         if self._probes is None:
             return CheckOutcome(None, "it has no address that may be dialled")
-        outcome = await self._probes.check(self._believed(), self.tenant)
+        outcome = await self._probes.check(dict.fromkeys([*self._believed(), *self._unkept]), self.tenant)
         boot_id = outcome.answer.boot_id if outcome.answer is not None else ""
         if not boot_id or boot_id == self.joining.boot_id:
             return outcome
@@ -311,7 +318,9 @@ class Dialled:
         key = PoolKey(self.tenant, self.agent_type)
         pool = dialler.reach.host.pool(key)
         who = result_pb2.Reporter(instance_id=joining.instance_id, boot_id=joining.boot_id)
-        link = DialledLink(dialler.reach, self.tenant, pool, endpoint, way, who, self._link_lost, self._doubted)
+        link = DialledLink(
+            dialler.reach, self.tenant, pool, endpoint, way, who, self._link_lost, self._doubted, self._unkept
+        )
         names = self._named(answer) if outcome.knows else self._believed()
         link.running = [(*name, self._last_of(pool, name, rejoins=endpoint.rejoins)) for name in names]
         former, self._link = self._link, link

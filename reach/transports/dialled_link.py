@@ -43,6 +43,7 @@ class DialledLink:
         who: result_pb2.Reporter,
         on_lost: Callable[[], None],
         on_doubt: Callable[[], None],
+        unkept: set[tuple[str, str, int]],
     ) -> None:
         self.tenant = tenant
         self.line = way.line(endpoint, who)
@@ -60,6 +61,8 @@ class DialledLink:
         self._on_lost = on_lost
         self.doubted = on_doubt
         """The connection of one call broke: it should be probed now."""
+        self.unkept = unkept
+        """Outcomes that came, and are not kept yet as far as is known; outlives the link."""
         self._executions: dict[tuple[str, str, int], Execution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = False
@@ -76,6 +79,7 @@ class DialledLink:
         if not self.opened.done():
             self.opened.set_result(effect.instance)
         unknown = set(effect.unknown)
+        self.unkept -= unknown
         for name in effect.unknown:
             self.cancel_there(name)
         for tenant, task_id, attempt, last in self.running:
@@ -134,12 +138,14 @@ class DialledLink:
 
     def acknowledge(self, tenant: str, task_id: str, attempt: int) -> None:
         """See AgentLink. A call that is open nevertheless is of no use: the agent has reported."""
+        self.unkept.discard((tenant, task_id, attempt))
         execution = self._executions.get((tenant, task_id, attempt))
         if execution is not None and not execution.over:
             execution.abandon()
 
     def refuse(self, tenant: str, task_id: str, attempt: int, fault: Fault) -> None:
         """See AgentLink."""
+        self.unkept.discard((tenant, task_id, attempt))
         execution = self._executions.get((tenant, task_id, attempt))
         if fault.reason is Reason.UNEXPECTED_FRAME and self.instance is not None:
             report = ev.Reported(self.instance, tenant, task_id, attempt)  # deltas are missing, and it said no more

@@ -175,6 +175,7 @@ class Execution:
         key = (self.tenant, result.key.task_id, result.key.attempt)
         report = read_result(instance, key, result, self.link.payload_limit)
         self.over = True
+        self.link.unkept.add(self.name)
         self.link.post(report)
         if result.HasField("status"):
             self._warm(instance, result.status)

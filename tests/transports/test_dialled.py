@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import grpc
@@ -382,6 +383,61 @@ async def test_HAZ4_what_is_named_though_it_is_over_is_told_so_again(node, stubs
         agent.runs = [{"task_id": "was-here", "attempt": 1}]
         await eventually(lambda: agent.cancelled)
         assert [(key.task_id, key.attempt) for key in agent.cancelled][:1] == [("was-here", 1)]
+
+
+async def test_DLV_10_an_outcome_is_asked_for_until_it_is_kept(node, stubs, monkeypatch):
+    """Of what is not asked for the agent takes it that it was received: a crash before the commit had the task done
+    twice."""
+    go, kept = asyncio.Event(), threading.Event()
+
+    async def when_told(_agent, _offer, _context):
+        await go.wait()
+        yield pb.ExecuteResponse(result={"output": {"text": "done"}})
+
+    agent = EndpointAgent(wait=when_told)
+    async with serving(agent):
+        await agent.register(stubs)
+        asked = asyncio.create_task(ask(stubs, agent, "wait", task_id="kept-late"))
+        await eventually(lambda: agent.open)
+        committer = node.host.committer
+        await committer.drain()
+        commit = committer._journal.commit
+
+        def late(writes):
+            kept.wait()
+            return commit(writes)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(committer._journal, "commit", late)
+            patched.setattr(type(committer._writer), "here", lambda *_: False)
+            go.set()
+            try:
+                await eventually(lambda: not instance_of(node, agent).running)
+                agent.checks.clear()
+                await eventually(lambda: len(agent.checks) >= 2)
+                assert all([key.task_id for key in check.running] == ["kept-late"] for check in agent.checks)
+            finally:
+                kept.set()
+            assert (await asked).state == SUCCEEDED
+        agent.checks.clear()
+        await eventually(lambda: agent.checks)
+        assert not agent.checks[-1].running
+
+
+async def test_CLU_2_a_node_that_may_have_lost_its_shards_asks_no_agent_and_cancels_nothing(node, stubs, monkeypatch):
+    """What it does not know to run there may be another node's, and what it does not ask for counts as received."""
+    agent = EndpointAgent()
+    async with serving(agent):
+        await agent.register(stubs)
+        await wait_for_link(node, agent)
+        monkeypatch.setattr(node.host.committer, "doubt", lambda: True)
+        await asyncio.sleep(0.2)  # a check may be under way
+        agent.runs = [{"task_id": "of-the-next-owner", "attempt": 1}]
+        agent.checks.clear()
+        await asyncio.sleep(0.8)  # time for what must not happen
+        assert (agent.checks, agent.cancelled) == ([], [])
+        monkeypatch.undo()
+        await eventually(lambda: agent.cancelled)
 
 
 async def test_CLU_3_work_of_another_nodes_agent_is_not_cancelled(node, stubs, monkeypatch):
