@@ -1,4 +1,4 @@
-"""Generates gen/python from protos/: messages, gRPC stubs and their types.
+"""Generates gen/python from protos/: messages, gRPC stubs, their types, and the comments of the public contract.
 
     python tools/gen.py            write gen/python anew
     python tools/gen.py --check    fail, and say where, if gen/python is not what would be written
@@ -8,17 +8,25 @@ The output depends on protos/ and on the versions in constraints.txt only. --pro
 
 import argparse
 import filecmp
+import json
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc_tools
+from google.protobuf import descriptor_pb2
 
 ROOT = Path(__file__).resolve().parent.parent
 WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
 PACKAGE = "agentreach"
+PUBLIC = "agentreach.v1"
+COMMENTS = Path(*PUBLIC.split(".")) / "comments.json"
+"""What the contract says of each message, field, enum, value and method, by its name without the package: descriptors
+have no comments."""
 SERVICE = re.compile(r"^service\s", re.MULTILINE)
 
 
@@ -44,10 +52,41 @@ def generate(protos: Path, out: Path) -> None:
             f"--grpc_python_out={out}",
             f"--mypy_grpc_out=quiet:{out}",
         )
+    comments = dict(sorted(comments_of(protos, [path for path in sources if path.parent == COMMENTS.parent])))
+    (out / COMMENTS).parent.mkdir(parents=True, exist_ok=True)
+    (out / COMMENTS).write_text(json.dumps(comments, ensure_ascii=False, indent=0) + "\n")
     for folder in [out / PACKAGE, *(path for path in (out / PACKAGE).rglob("*") if path.is_dir())]:
         name = ".".join(folder.relative_to(out).parts)
         (folder / "__init__.py").write_text(f'"""{name}: generated from protos/ by `make gen`; never edited."""\n')
     (out / PACKAGE / "py.typed").touch()
+
+
+def comments_of(protos: Path, sources: list[Path]) -> Iterator[tuple[str, str]]:
+    """Names and comments of these files, with line breaks only where a list or a paragraph begins."""
+    if not sources:
+        return
+    with tempfile.NamedTemporaryFile() as file:
+        run_protoc(protos, sources, f"--descriptor_set_out={file.name}", "--include_source_info")
+        found = descriptor_pb2.FileDescriptorSet.FromString(Path(file.name).read_bytes())
+    for one in found.file:
+        for location in one.source_code_info.location:
+            if location.leading_comments and len(location.path) > 1:
+                yield name_at(one, list(location.path)), one_line(location.leading_comments)
+
+
+def name_at(file: descriptor_pb2.FileDescriptorProto, path: list[int]) -> str:
+    """The name of what lies at a path of `source_code_info`: pairs of a field's number and a place in it."""
+    here: Any = file
+    names = []
+    for number, place in zip(path[::2], path[1::2], strict=True):
+        here = getattr(here, here.DESCRIPTOR.fields_by_number[number].name)[place]
+        names.append(here.name)
+    return ".".join(names)
+
+
+def one_line(comment: str) -> str:
+    """A comment as running text."""
+    return " ".join(comment.split())
 
 
 def run_protoc(protos: Path, sources: list[Path], *options: str) -> None:

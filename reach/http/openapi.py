@@ -1,5 +1,5 @@
-"""The description of the JSON door as an OpenAPI 3.1 document, made of the table of paths and the descriptors of the
-contract, so that it cannot say anything else than they do."""
+"""The description of the JSON door as an OpenAPI 3.1 document, made of the table of paths, and of descriptors and
+comments of the contract, so that it cannot say anything else than they do."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from reach.errors import InvalidRequest
+from reach.http.comments import comment_of
 from reach.http.known import KNOWN, Known
 from reach.http.problems import MEDIA_TYPE, document
 from reach.http.routes import PREFIX, ROWS, Row, descriptor_of
@@ -85,7 +86,7 @@ def _operation(row: Row, scopes: Scopes, schemas: dict[str, Schema]) -> Schema:
         responses["200"] = _answer("Done", _message(method.output_type, schemas))
     operation: Schema = {
         "summary": row.says,
-        "description": f"`{row.rpc}`; scopes: {', '.join(wanted)}.",
+        "description": f"{comment_of(method.full_name)}\n\n`{row.rpc}`; scopes: {', '.join(wanted)}.",
         "operationId": method.name,
         "tags": [row.steps[0]],
         "parameters": list(_parameters(row, method.input_type, schemas)),
@@ -125,7 +126,7 @@ def _parameters(row: Row, request: Descriptor, schemas: dict[str, Schema]) -> It
         for name, field in parameters_of(row, request):
             one = _one(field, schemas)
             schema: Schema = {"type": "array", "items": one} if field.is_repeated else one
-            yield {"name": name, "in": "query", "schema": schema}
+            yield {"name": name, "in": "query", "schema": schema, **_said(field.full_name)}
     if row.key:
         what = f"Becomes `{row.key}` where the body has none"
         yield {"name": "Idempotency-Key", "in": "header", "description": what, "schema": {"type": "string"}}
@@ -167,9 +168,11 @@ def _message(descriptor: Descriptor, schemas: dict[str, Schema]) -> Schema:
         return _KNOWN[descriptor.full_name]
     name = _name(descriptor)
     if name not in schemas:
-        made: Schema = {"type": "object"}
+        made: Schema = {"type": "object", **_said(descriptor.full_name)}
         schemas[name] = made  # before its fields, which may lead back here
-        made["properties"] = {field.json_name: _field(field, schemas) for field in descriptor.fields}
+        made["properties"] = {
+            field.json_name: {**_field(field, schemas), **_said(field.full_name)} for field in descriptor.fields
+        }
         if name == "Payload":
             made["properties"]["json"] = {"writeOnly": True, "description": "Any JSON, in place of `text` and `data`."}
     return _to(name)
@@ -202,8 +205,17 @@ def _one(field: FieldDescriptor, schemas: dict[str, Schema]) -> Schema:
 
 def _enum(descriptor: EnumDescriptor, schemas: dict[str, Schema]) -> Schema:
     name = _name(descriptor)
-    schemas.setdefault(name, {"type": "string", "enum": [value.name for value in descriptor.values]})
+    values = [value.name for value in descriptor.values]
+    of_values = ((value, comment_of(f"{descriptor.full_name}.{value}")) for value in values)
+    lines = [comment_of(descriptor.full_name), "", *(f"* `{value}`: {said}" for value, said in of_values if said)]
+    schemas.setdefault(name, {"type": "string", "enum": values, "description": "\n".join(lines).strip()})
     return _to(name)
+
+
+def _said(name: str) -> Schema:
+    """What the contract says of something, as a part of its schema."""
+    said = comment_of(name)
+    return {"description": said} if said else {}
 
 
 def _name(descriptor: Descriptor | EnumDescriptor) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from html import escape
 from typing import Any, Final
@@ -70,7 +71,7 @@ def page(document: dict[str, Any]) -> str:
 
 def _operation(verb: str, path: str, operation: dict[str, Any]) -> str:
     rows = [
-        _row(one["name"], one["in"], f"{_type(one['schema'])} {escape(one.get('description', ''))}")
+        _row(one["name"], one["in"], f"{_type(one['schema'])} {_text(one.get('description', ''))}")
         for one in operation.get("parameters", ())
     ]
     if "requestBody" in operation:
@@ -79,7 +80,7 @@ def _operation(verb: str, path: str, operation: dict[str, Any]) -> str:
         _row(status, "answer", f"{escape(answer['description'])} {_content(answer)}")
         for status, answer in sorted(operation["responses"].items())
     ]
-    about = escape(operation.get("description", "")).replace("`", "")
+    about = _text(operation.get("description", ""))
     return (
         f"<details><summary><b>{verb}</b> <code>{escape(path)}</code> {escape(operation['summary'])}</summary>"
         f"<small>{about}</small><table>{''.join(rows)}</table></details>"
@@ -87,12 +88,21 @@ def _operation(verb: str, path: str, operation: dict[str, Any]) -> str:
 
 
 def _schema(name: str, schema: dict[str, Any]) -> str:
+    said = schema.get("description", "")
     if "enum" in schema:
-        inside = ", ".join(f"<code>{escape(value)}</code>" for value in schema["enum"])
+        about, *values = said.split("\n* ")
+        lines = values or [f"`{value}`" for value in schema["enum"]]
+        inside = f"<p>{_text(about)}</p><ul>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>"
     else:
         fields = schema.get("properties", {}).items()
-        inside = "<table>" + "".join(_row(field, "", _type(kind)) for field, kind in fields) + "</table>"
+        rows = (_row(field, "", f"{_type(kind)}<br>{_text(kind.get('description', ''))}") for field, kind in fields)
+        inside = f"<p>{_text(said)}</p><table>{''.join(rows)}</table>"
     return f'<details id="{escape(name)}"><summary><code>{escape(name)}</code></summary>{inside}</details>'
+
+
+def _text(said: str) -> str:
+    """Words in which some are code."""
+    return re.sub("`([^`]*)`", r"<code>\1</code>", escape(said)).replace("\n\n", "<br>")
 
 
 def _row(name: str, where: str, what: str) -> str:

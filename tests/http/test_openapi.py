@@ -57,6 +57,25 @@ async def test_all_paths_are_in_it_and_each_operation_has_a_name_of_its_own(docu
             assert named == set(re.findall(r"\{([^}]+)\}", path)), path
 
 
+async def test_it_says_of_each_part_what_the_contract_says(document):
+    schemas = document["components"]["schemas"]
+    assert schemas["DispatchRequest"]["description"] == "Asks to take a task."
+    assert schemas["DispatchRequest"]["properties"]["task"]["description"] == "The task."
+    assert "* `TASK_STATE_PENDING`: " in schemas["TaskState"]["description"]
+    asked = document["paths"]["/v1/tasks"]["get"]
+    assert "Tasks by filter, latest first." in asked["description"]
+    sizes = {row["name"]: row["description"] for row in asked["parameters"] if row["in"] == "query"}
+    assert sizes["page_size"] == "1 … 1,000; 0: 50."
+    silent = [
+        f"{name}.{field}"
+        for name, schema in schemas.items()
+        for field, said in schema.get("properties", {}).items()
+        if name != "Problem" and not said.get("description")
+    ]
+    assert silent == []
+    assert all(schema.get("description") for name, schema in schemas.items() if name != "Problem")
+
+
 async def test_what_it_says_of_answers_is_true(document, http, agent):
     agent_id, task_id = unique("agent"), unique("task")
     await agent.join(agent_id)
@@ -97,8 +116,9 @@ async def test_the_page_needs_nothing_from_elsewhere(http):
     answer = await http.get("/docs")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in answer.headers["content-security-policy"]
-    assert not re.search(r"<script|src=|https?://", answer.text)
+    assert not re.search(r'<script|<link|<img|src=|url\(|@import|="https?:', answer.text)
     for row in ROWS:
         assert f"/v1{row.path}</code>" in answer.text
+    assert '<td>list of <a href="#Attempt">Attempt</a><br>All attempts, oldest first; the last 16.</td>' in answer.text
     links = set(re.findall(r'href="#([^"]+)"', answer.text))
     assert links <= set(re.findall(r'id="([^"]+)"', answer.text))
