@@ -7,12 +7,15 @@ from typing import Any
 from reach.core import events as ev
 from reach.core.effects import Acknowledge, Turn
 from reach.core.model import Task
+from reach.core.rows import HandleRow
 
 
-def keep_handle(task: Task, handle: str, turn: Turn) -> None:
-    """Keeps where the current attempt can be asked about, if that is new."""
-    if handle:
+def keep_handle(task: Task, handle: str, shard: int, turn: Turn) -> None:
+    """Keeps where the current attempt can be asked about, if that is new: whoever owns the task next asks there."""
+    if handle and handle != task.handle:
         task.handle = handle
+        if not task.volatile:
+            turn.writes.handles.append(HandleRow(task.row, shard, task.attempt, handle))
 
 
 def acknowledge(event: ev.Reported, link: Any, turn: Turn) -> None:

@@ -232,7 +232,7 @@ class Pool:
     def _taken_up(self, event: ev.TakenUp, turn: Turn) -> None:
         task = self._live(event, turn)
         if task is not None:
-            keep_handle(task, event.handle, turn)
+            keep_handle(task, event.handle, self.shard, turn)
         if task is not None and event.reply is not None:
             turn.sends.append(Done(event.reply))
 

@@ -119,6 +119,15 @@ class CheckpointRow(NamedTuple):
     data: bytes
 
 
+class HandleRow(NamedTuple):
+    """Where an attempt at an agent that is dialled can be asked about. The latest one of a task counts."""
+
+    row: int
+    shard: int
+    number: int
+    handle: str
+
+
 class QuestionRow(NamedTuple):
     """An attempt waits for input. One line for each (attempt, number)."""
 
@@ -270,23 +279,9 @@ class Writes:
     """Rows of one group commit, by kind. Merging keeps the order within each kind."""
 
     __slots__ = (
-        "agents",
-        "agents_gone",
-        "attempts",
-        "checkpoints",
-        "contexts",
-        "effects",
-        "failures",
-        "inputs",
-        "moves",
-        "outbox",
-        "outbox_done",
-        "outcomes",
-        "pins",
-        "questions",
-        "reserves",
-        "tasks",
-    )
+        "agents", "agents_gone", "attempts", "checkpoints", "contexts", "effects", "failures", "handles",
+        "inputs", "moves", "outbox", "outbox_done", "outcomes", "pins", "questions", "reserves", "tasks",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.tasks: list[TaskRow] = []
@@ -296,6 +291,7 @@ class Writes:
         self.reserves: list[ReserveRow] = []
         self.effects: list[EffectRow] = []
         self.checkpoints: list[CheckpointRow] = []
+        self.handles: list[HandleRow] = []
         self.agents: list[AgentRow] = []
         self.agents_gone: list[AgentGone] = []
         self.pins: list[PinRow] = []
@@ -317,6 +313,7 @@ class Writes:
             or self.pins
             or self.effects
             or self.checkpoints
+            or self.handles
             or self.agents_gone
             or self.contexts
             or self.outbox
@@ -357,7 +354,7 @@ def granted_of(numbers: Collection[int]) -> int:
 
 _NAME_A_ROW: Final = (
     "tasks", "attempts", "failures", "outcomes", "reserves", "effects", "checkpoints", "questions", "inputs", "moves",
-    "outbox",
+    "outbox", "handles",
 )  # fmt: skip
 
 

@@ -168,5 +168,7 @@ class Returning:
             first = AttemptRow(row.row, row.shard, row.attempt, row.instance_id, row.agent_id, row.generation,
                                row.accepted_wall_ms, row.reserved)  # fmt: skip
             attempts.insert(0, first)
+        if stored.handle is not None and attempts and stored.handle.number == attempts[-1].number:
+            task.handle = stored.handle.handle
         pool = self._ground.pool(key)
         restore_task(pool, task, attempts, stored.failures, self._turn, stored.questions, stored.inputs)

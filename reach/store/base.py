@@ -20,6 +20,7 @@ from reach.core.rows import (
     AttemptRow,
     ContextRow,
     FailureRow,
+    HandleRow,
     InputRow,
     OutboxRow,
     OutcomeRow,
@@ -67,6 +68,8 @@ class StoredTask(NamedTuple):
     """What its attempts asked, oldest first."""
     inputs: tuple[InputRow, ...] = ()
     """What was answered, in the order of the questions."""
+    handle: HandleRow | None = None
+    """Where an attempt can be asked about."""
     hop: int = 0
     """How often it went to another shard."""
 

@@ -16,6 +16,7 @@ from reach.core.rows import (
     ContextRow,
     EffectRow,
     FailureRow,
+    HandleRow,
     InputRow,
     MoveRow,
     OutcomeRow,
@@ -38,7 +39,7 @@ class _Record:
     """All that names one row, whether or not its task is known."""
 
     __slots__ = (
-        "attempts", "checkpoint", "decisions", "effects", "failures", "hop", "inputs", "outcome", "questions",
+        "attempts", "checkpoint", "decisions", "effects", "failures", "handle", "hop", "inputs", "outcome", "questions",
         "reserved", "task",
     )  # fmt: skip
 
@@ -52,6 +53,7 @@ class _Record:
         self.inputs: dict[int, InputRow] = {}
         self.reserved = 0
         self.checkpoint: CheckpointRow | None = None
+        self.handle: HandleRow | None = None
         self.outcome: OutcomeRow | None = None
         self.hop = 0
 
@@ -300,6 +302,11 @@ class MemoryJournal:
         for outcome in writes.outcomes:
             record = self._record(outcome.row)
             record.outcome = record.outcome or outcome
+        self._keep_latest(writes)
+        for move in writes.moves:
+            self._record(move.row).move(move)
+
+    def _keep_latest(self, writes: Writes) -> None:
         for reserve in writes.reserves:
             record = self._record(reserve.row)
             record.reserved = max(record.reserved, reserve.reserved)
@@ -307,8 +314,10 @@ class MemoryJournal:
             record = self._record(checkpoint.row)
             if record.checkpoint is None or checkpoint.number >= record.checkpoint.number:
                 record.checkpoint = checkpoint
-        for move in writes.moves:
-            self._record(move.row).move(move)
+        for handle in writes.handles:
+            record = self._record(handle.row)
+            if record.handle is None or handle.number >= record.handle.number:
+                record.handle = handle
 
     def _keep_others(self, writes: Writes) -> None:
         for gone in writes.agents_gone:
@@ -349,6 +358,7 @@ class MemoryJournal:
             record.outcome,
             tuple(record.questions[key] for key in sorted(record.questions)),
             tuple(record.inputs[number] for number in sorted(record.inputs)),
+            record.handle,
             record.hop,
         )
 

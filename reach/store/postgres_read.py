@@ -10,6 +10,7 @@ from reach.core.model import FIRST_TERMINAL, TaskState
 from reach.core.rows import (
     AttemptRow,
     FailureRow,
+    HandleRow,
     InputRow,
     OutboxRow,
     OutcomeRow,
@@ -66,7 +67,7 @@ def _whole(values: tuple[Any, ...], of: dict[str, dict[int, list[Any]]]) -> Stor
     row = task.row
     attempts = [AttemptRow._make((*value[:-1], None)) for value in of["attempt"].get(row, ())]
     reserves = [value[2] for value in of["reserve"].get(row, ())]
-    checkpoints = of["checkpoint"].get(row)
+    checkpoints, handles = of["checkpoint"].get(row), of["handle"].get(row)
     outcomes = of["outcome"].get(row)
     return StoredTask(
         task,
@@ -78,6 +79,7 @@ def _whole(values: tuple[Any, ...], of: dict[str, dict[int, list[Any]]]) -> Stor
         _outcome(outcomes[0]) if outcomes else None,
         tuple(QuestionRow._make(_with_content(value)) for value in of["question"].get(row, ())),
         tuple(InputRow._make(_with_content(value)) for value in of["input"].get(row, ())),
+        HandleRow._make(handles[0]) if handles else None,
         values[-1],
     )
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from reach.core.rows import AgentRow, CheckpointRow, ReserveRow, Writes
+from reach.core.rows import AgentRow, ReserveRow, Writes
 from reach.store.batch import latest_contexts, latest_pins
 from reach.store.decision_bytes import pack
 from reach.store.sqlite_rows import as_json
@@ -40,6 +40,7 @@ KINDS: Final[dict[str, Columns]] = {
     "reserve": _columns("row shard:int reserved"),
     "effect": _columns("row shard:int number effect:text granted"),
     "checkpoint": _columns("row shard:int number data:bytea"),
+    "handle": _columns("row shard:int number handle:text"),
     "question": _columns(
         "row shard:int attempt number kind media_type:text content:bytea name:text asked until is_text:bool"
     ),
@@ -64,12 +65,14 @@ _KEYS: Final[dict[str, Columns]] = {
     "agent_gone": _columns("shard:int tenant:text instance_id:text agent_type:text"),
     "move": _columns("row shard:int to_shard:int pool_tenant:text agent_type:text hop sequence"),
 }
-OF_TASKS: Final = ("attempt", "failure", "outcome", "reserve", "effect", "checkpoint", "question", "input")
+OF_TASKS: Final = ("attempt", "failure", "outcome", "reserve", "effect", "checkpoint", "question", "input", "handle")
 """Tables about tasks, beside `task`."""
 _LATEST: Final = {
     "reserve": "(row) do update set reserved = greatest(reserve.reserved, excluded.reserved)",
     "checkpoint": "(row) do update set number = excluded.number, data = excluded.data"
     " where excluded.number >= checkpoint.number",
+    "handle": "(row) do update set number = excluded.number, handle = excluded.handle"
+    " where excluded.number >= handle.number",
     "pin": "(pool_tenant, agent_type, tenant, session) do update set shard = excluded.shard,"
     " instance_id = excluded.instance_id, expires = excluded.expires, handoffs = excluded.handoffs",
     "context": "(tenant, session) do update set shard = excluded.shard, revision = excluded.revision,"
@@ -193,10 +196,7 @@ def parts_of(writes: Writes) -> list[tuple[str, list[Sequence[Any]]]]:
         known = reserves.get(reserve.row)
         if known is None or reserve.reserved > known.reserved:
             reserves[reserve.row] = reserve
-    checkpoints: dict[int, CheckpointRow] = {}
-    for one in writes.checkpoints:
-        if one.row not in checkpoints or one.number >= checkpoints[one.row].number:
-            checkpoints[one.row] = one
+    checkpoints, handles = _latest(writes.checkpoints), _latest(writes.handles)
     parts: list[tuple[str, list[Sequence[Any]]]] = [
         ("task", [(*task[:-1], task.decision and pack(task.decision)) for task in writes.tasks]),
         ("attempt", [(*one[:-1], one.decision and pack(one.decision)) for one in writes.attempts]),
@@ -211,7 +211,8 @@ def parts_of(writes: Writes) -> list[tuple[str, list[Sequence[Any]]]]:
         ),
         ("reserve", list(reserves.values())),
         ("effect", list(writes.effects)),
-        ("checkpoint", list(checkpoints.values())),
+        ("checkpoint", checkpoints),
+        ("handle", handles),
         ("question", [(*q[:6], _content(q.content), *q[7:], isinstance(q.content, str)) for q in writes.questions]),
         ("input", [(*i[:6], _content(i.content), *i[7:], isinstance(i.content, str)) for i in writes.inputs]),
         ("outbox", list(outbox)),
@@ -222,6 +223,15 @@ def parts_of(writes: Writes) -> list[tuple[str, list[Sequence[Any]]]]:
         ("context_gone", [one[:3] for one in forgotten]),
     ]  # fmt: skip
     return [part for part in parts if part[1]]
+
+
+def _latest(rows: Iterable[Any]) -> list[Any]:
+    """The row with the highest number of each task; of the same number, the last."""
+    latest: dict[int, Any] = {}
+    for one in rows:
+        if one.row not in latest or one.number >= latest[one.row].number:
+            latest[one.row] = one
+    return list(latest.values())
 
 
 def agents_of(writes: Writes) -> list[tuple[str, list[Sequence[Any]]]]:

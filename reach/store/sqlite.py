@@ -308,7 +308,10 @@ class SqliteJournal:
             tasks = [found for found in read_tasks(db, list(rows)) if found.outcome is None]
             if len(tasks) < len(rows):
                 self._open.difference_update(rows.difference([found.task.row for found in tasks]))
-            tables = ("task", "outcome", "attempt", "failure", "reserve", "effect", "checkpoint", "question", "input")
+            tables = (
+                "task", "outcome", "attempt", "failure", "reserve", "effect", "checkpoint", "question", "input",
+                "handle",
+            )  # fmt: skip
             tops = " union all ".join(f"select max(row) from {table}" for table in tables)
             highest = max(top or 0 for (top,) in db.execute(tops))
             return Loaded(

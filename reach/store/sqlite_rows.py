@@ -113,6 +113,12 @@ SET_CHECKPOINTS: Final = Statement(
     " on conflict (row) do update set number = excluded.number, data = excluded.data"
     " where excluded.number >= checkpoint.number",
 )
+SET_HANDLES: Final = Statement(
+    "insert or ignore into handle (row, shard, number, handle) values",
+    4,
+    " on conflict (row) do update set number = excluded.number, handle = excluded.handle"
+    " where excluded.number >= handle.number",
+)
 SET_AGENTS: Final = Statement(
     f"insert or ignore into agent ({_AGENT}) values",
     11,
@@ -161,7 +167,7 @@ OWNERS_BY_HASH: Final = among(
 DROP_KEYS: Final = Statement("delete from task_key where (hash, row) in (select * from (values", 2, "))")
 PURGED: Final = tuple(
     among(f"delete from {table} where row")
-    for table in ("attempt", "failure", "reserve", "effect", "checkpoint", "question", "input", "outcome")
+    for table in ("attempt", "failure", "reserve", "effect", "checkpoint", "question", "input", "handle", "outcome")
 )
 DROP_TASKS: Final = among("delete from task where row")
 DROP_FACTS: Final = among("delete from outbox where id")
@@ -233,6 +239,7 @@ def write_rows(db: sqlite3.Connection, writes: Writes) -> None:
         (SET_RESERVES, writes.reserves),
         (ADD_EFFECTS, writes.effects),
         (SET_CHECKPOINTS, writes.checkpoints),
+        (SET_HANDLES, writes.handles),
         (ADD_QUESTIONS, writes.questions),
         (ADD_INPUTS, writes.inputs),
         (ADD_OUTBOX, writes.outbox),

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from typing import Any, Final
 
-from reach.core.rows import AttemptRow, FailureRow, InputRow, OutcomeRow, QuestionRow, TaskRow, granted_of
+from reach.core.rows import AttemptRow, FailureRow, HandleRow, InputRow, OutcomeRow, QuestionRow, TaskRow, granted_of
 from reach.store.base import StoredTask
 from reach.store.sqlite_rows import (
     ATTEMPT_COLUMNS,
@@ -29,11 +29,12 @@ _CHECKPOINTS: Final = among("select row, data from checkpoint where row")
 _OUTCOMES: Final = among(f"select {OUTCOME_COLUMNS} from outcome where row")
 _QUESTIONS: Final = among(f"select {QUESTION_COLUMNS} from question where row", " order by row, attempt, number")
 _INPUTS: Final = among(f"select {INPUT_COLUMNS} from input where row", " order by row, number")
-_PARTS: Final = (_ATTEMPTS, _FAILURES, _RESERVES, _EFFECTS, _CHECKPOINTS, _OUTCOMES, _QUESTIONS, _INPUTS)
+_HANDLES: Final = among("select row, shard, number, handle from handle where row")
+_PARTS: Final = (_ATTEMPTS, _FAILURES, _RESERVES, _EFFECTS, _CHECKPOINTS, _OUTCOMES, _QUESTIONS, _INPUTS, _HANDLES)
 """What a task may have beside its row."""
 _USED: Final = "select " + ", ".join(
     f"exists (select 1 from {table})"
-    for table in ("attempt", "failure", "reserve", "effect", "checkpoint", "outcome", "question", "input")
+    for table in ("attempt", "failure", "reserve", "effect", "checkpoint", "outcome", "question", "input", "handle")
 )
 """Which of these tables have rows at all: many that wait are read in half the time if the others are not asked."""
 _RUN: Final = f"select {TASK_COLUMNS}, null, version from task where row between ? and ? order by row"
@@ -84,6 +85,7 @@ def _read_some(db: sqlite3.Connection, rows: list[int], queries: list[Statement 
         questions.setdefault(values[0], []).append(QuestionRow._make(values))
     for values in parts[7]:
         inputs.setdefault(values[0], []).append(InputRow._make(values))
+    handles = {values[0]: HandleRow._make(values) for values in parts[8]}
     return [
         StoredTask(
             task,
@@ -95,6 +97,7 @@ def _read_some(db: sqlite3.Connection, rows: list[int], queries: list[Statement 
             outcomes.get(row),
             tuple(questions.get(row) or ()),
             tuple(inputs.get(row) or ()),
+            handles.get(row),
             hops.get(row, 0),
         )
         for row, task in tasks.items()

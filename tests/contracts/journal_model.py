@@ -5,7 +5,7 @@ from typing import Any
 from reach.core.rows import OutboxRow, OutcomeRow, TaskRow, Writes, granted_of
 from reach.store.base import Loaded, StoredTask, TaskQuery
 
-OF_A_ROW = ("attempts", "failures", "outcomes", "reserves", "effects", "checkpoints", "questions", "inputs")
+OF_A_ROW = ("attempts", "failures", "outcomes", "reserves", "effects", "checkpoints", "questions", "inputs", "handles")
 
 
 class ModelJournal:
@@ -76,6 +76,10 @@ class ModelJournal:
         for item in self.of("checkpoints", row):
             if data is None or item.number >= number:
                 data, number = item.data, item.number
+        handle = None
+        for item in self.of("handles", row):
+            if handle is None or item.number >= handle.number:
+                handle = item
         return StoredTask(
             task,
             [item for item in attempts if item.number > task.attempt],
@@ -86,6 +90,7 @@ class ModelJournal:
             self.outcome(row),
             self.questions(row),
             tuple(self.firsts("inputs", row)),
+            handle,
         )
 
     def questions(self, row: int) -> tuple[Any, ...]:

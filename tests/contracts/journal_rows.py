@@ -9,6 +9,7 @@ from reach.core.rows import (
     ContextRow,
     EffectRow,
     FailureRow,
+    HandleRow,
     InputRow,
     OutboxDone,
     OutboxRow,
@@ -88,6 +89,10 @@ def reserve(row: int, reserved: int) -> ReserveRow:
 
 def effect(row: int, number: int = 1) -> EffectRow:
     return EffectRow(row, row % 64, number, "charge", 5_000_000)
+
+
+def handle(row: int, number: int = 1, place: str = "/jobs/1") -> HandleRow:
+    return HandleRow(row, row % 64, number, place)
 
 
 def checkpoint(row: int, number: int = 1, data: bytes = b"half way") -> CheckpointRow:

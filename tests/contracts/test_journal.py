@@ -42,6 +42,7 @@ from tests.contracts.journal_rows import (
     fact,
     failure,
     given,
+    handle,
     outcome,
     pin,
     question,
@@ -206,6 +207,13 @@ def test_the_first_outcome_wins(journal):
     assert stored(journal, 1).outcome == outcome(1, SUCCEEDED)
 
 
+def test_a_handle_comes_back_and_goes_forward_only(kept):
+    kept.journal.commit(writes(tasks=[task(1), task(2)], handles=[handle(1, 2, "two"), handle(1, 1, "one")]))
+    kept.journal.commit(writes(handles=[handle(1, 1, "one"), handle(1, 2, "two, later")]))
+    for journal in kept.before_and_after():
+        assert (stored(journal, 1).handle, stored(journal, 2).handle) == (handle(1, 2, "two, later"), None)
+
+
 def test_reserves_and_checkpoints_go_forward_only(journal):
     journal.commit(writes(tasks=[task(1)], reserves=[reserve(1, 3_000)], checkpoints=[checkpoint(1, 2, b"two")]))
     journal.commit(writes(reserves=[reserve(1, 2_000)], checkpoints=[checkpoint(1, 1, b"one")]))
@@ -261,6 +269,7 @@ def test_a_taken_task_id_is_told_and_nothing_of_its_row_is_kept(kept):
             reserves=[reserve(2, 9_000), reserve(3, 9_000)],
             effects=[effect(2), effect(3)],
             checkpoints=[checkpoint(2), checkpoint(3)],
+            handles=[handle(2)],
             questions=[question(2)],
             inputs=[given(2)],
             pins=[pin()],
@@ -345,6 +354,7 @@ def test_the_same_batch_again_changes_nothing(kept):
         reserves=[reserve(1, 2_000)],
         effects=[effect(1)],
         checkpoints=[checkpoint(1)],
+        handles=[handle(1)],
         agents=[agent("a", 1), agent("b", 2)],
         agents_gone=[AgentGone("acme", "a", "summarizer")],
         pins=[pin("s1"), pin("s2"), pin("s1", "")],
@@ -796,6 +806,7 @@ class Machine(RuleBasedStateMachine):
             batch.reserves.append(reserve(data.draw(old), data.draw(NUMBERS) * 1_000))
         for _ in range(data.draw(NUMBERS)):
             batch.checkpoints.append(checkpoint(data.draw(old), data.draw(numbers), data.draw(st.binary(max_size=2))))
+            batch.handles.append(handle(data.draw(old), data.draw(numbers), data.draw(st.sampled_from("ab"))))
         for _ in range(data.draw(NUMBERS)):
             batch.effects.append(effect(data.draw(old), data.draw(numbers)))
         for _ in range(data.draw(NUMBERS)):

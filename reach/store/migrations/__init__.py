@@ -260,6 +260,16 @@ create index outcome_by_end on outcome (ended) where state <> 9;
 create index outcome_dead on outcome (ended) where state = 9;
 """
 
+_HANDLES = """
+-- Where attempts at agents that are dialled can be asked about.
+create table handle (
+    row integer primary key,
+    shard integer not null,
+    number integer,
+    handle text
+);
+"""
+
 MIGRATIONS: Final[tuple[tuple[int, str], ...]] = (
     (1, _FIRST),
     (2, _OUTBOX),
@@ -268,6 +278,7 @@ MIGRATIONS: Final[tuple[tuple[int, str], ...]] = (
     (5, _DECISIONS),
     (6, _STANDING),
     (7, _DEAD_LETTERS),
+    (8, _HANDLES),
 )
 """Oldest first."""
 

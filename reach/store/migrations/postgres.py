@@ -77,7 +77,9 @@ create table arrival (row bigint primary key, shard integer not null, hop bigint
 create index arrival_by_shard on arrival (shard);
 """
 
-MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST), (2, _KEYS), (3, _ARRIVALS))
+_HANDLES = "-- Where attempts at agents that are dialled can be asked about.\n" + _table("handle", "row")
+
+MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST), (2, _KEYS), (3, _ARRIVALS), (4, _HANDLES))
 """Oldest first."""
 
 NEWEST: Final = MIGRATIONS[-1][0]
