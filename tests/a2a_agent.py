@@ -111,8 +111,8 @@ class Plain(AgentExecutor):
             case "login":
                 await told.requires_auth(told.new_agent_message([Part(text="log in")]))
                 return
-            case "fail" | "reject":
-                end = told.failed if word == "fail" else told.reject
+            case "fail" | "reject" | "said":
+                end = {"fail": told.failed, "reject": told.reject, "said": told.complete}[word]
                 await end(told.new_agent_message([Part(text=rest)]))
                 return
             case "seen":
@@ -124,9 +124,9 @@ class Plain(AgentExecutor):
                 part = Part(media_type="application/json")
                 json_format.ParseDict(seen, part.data)
                 await told.add_artifact([part])
-            case "said":
-                await told.complete(told.new_agent_message([Part(text=rest)]))
-                return
+            case "told":
+                texts = [one.parts[-1].text for one in self.messages]
+                await told.add_artifact([Part(text=json.dumps({text: texts.count(text) for text in texts}))])
             case _:
                 await told.add_artifact([Part(text=f"{word} {rest}".strip())])
         await told.complete()

@@ -102,8 +102,8 @@ class DialledLink:
         execution = self._execution(task, last, begun=begun)
         if execution is not None:
             request = endpoint_pb2.ExecuteRequest(offer=offer_of(task, self.tenant, traceparent, context))
-            limit_s = self._limit_s(task)
-            self._own(execution.run(lambda: self.line.execute(request, limit_s)))
+            limit_s, handle = self._limit_s(task), task.handle
+            self._own(execution.run(lambda: self.line.execute(request, limit_s, handle)))
 
     def _execution(self, task: Task, last: int, *, begun: bool) -> Execution | None:
         if self._gone or (*task.key, task.attempt) in self._executions:

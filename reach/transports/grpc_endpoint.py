@@ -151,7 +151,7 @@ class Connection:
                 return True
         return False
 
-    def execute(self, request: endpoint_pb2.ExecuteRequest, timeout_s: float | None) -> GrpcCall:
+    def execute(self, request: endpoint_pb2.ExecuteRequest, timeout_s: float | None, handle: str = "") -> GrpcCall:
         """See Line."""
         call = self._execute(request.SerializeToString(), timeout=timeout_s, metadata=self._metadata)
         return GrpcCall(self, call)

@@ -115,7 +115,7 @@ class HttpLine:
 
     # -- Line ---------------------------------------------------------------------------------------------------------
 
-    def execute(self, request: endpoint_pb2.ExecuteRequest, timeout_s: float | None) -> HttpCall:
+    def execute(self, request: endpoint_pb2.ExecuteRequest, timeout_s: float | None, handle: str = "") -> HttpCall:
         """See Line."""
         offer = request.offer
         name = (offer.tenant, offer.task.task_id, offer.attempt)

@@ -53,8 +53,9 @@ class Call(Protocol):
 class Line(Protocol):
     """The connections for the work of one endpoint; probes have their own."""
 
-    def execute(self, request: endpoint_pb2.ExecuteRequest, timeout_s: float | None) -> Call:
-        """Begins an attempt. `timeout_s`: when nobody waits for its end any more; None: no limit."""
+    def execute(self, request: endpoint_pb2.ExecuteRequest, timeout_s: float | None, handle: str = "") -> Call:
+        """Begins an attempt, or goes on with one that asked, with all answers. `timeout_s`: when nobody waits for its
+        end any more; None: no limit. `handle`: of one that was accepted, where it can be asked about."""
 
     def resume(self, request: endpoint_pb2.ExecuteRequest, handle: str, timeout_s: float | None) -> Call | None:
         """Follows an attempt that goes on there, by what it said where it can be asked about (`accept.handle`), after a

@@ -150,10 +150,10 @@ def _read_endpoint(r: agent_pb2.Registration) -> Endpoint | None:
 
 
 def _adopted(endpoint: agent_pb2.Endpoint, found: Endpoint) -> Endpoint:
-    """An A2A agent: what its card said of calls goes along. What it runs can be asked again."""
+    """An A2A agent: what its card said of calls goes along. What it runs is asked about by its handle."""
     if not endpoint.card.binding:
         raise invalid("registration.endpoints.card", "is required of A2A agents: RegistryService.Adopt reads it")
-    return found._replace(rejoins=True, card=endpoint.card.SerializeToString(deterministic=True))
+    return found._replace(card=endpoint.card.SerializeToString(deterministic=True))
 
 
 def _health_path(path: str) -> str:

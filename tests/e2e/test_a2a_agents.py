@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +20,21 @@ from tests.e2e.reading import Text
 
 pytestmark = pytest.mark.e2e
 
+ALL = os.environ.get("A2A") == "all"
+"""CI takes one binding; A2A=all all of them, and a cluster."""
+BINDINGS = ["JSONRPC", "HTTP+JSON", "GRPC"] if ALL else ["GRPC"]
+
 SUCCEEDED = task_pb2.TASK_STATE_SUCCEEDED
 SESSION = {"app_id": "shop", "user_id": "ada", "session_id": "1"}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """One that looks for agents that are gone more often than usual."""
+    names = ("INTERVAL", "RETRY_INTERVAL", "UNREACHABLE_INTERVAL")
+    with Server(tmp_path / "data", {f"AGENT_REACH_PROBE_{name}": "0.5" for name in names}) as made:
+        yield made
+        assert not made.tracebacks()
 
 
 class A2aProcess:
@@ -102,7 +116,7 @@ def seen(plain: Plain, text: str) -> tuple[str, list[list[str]]]:
     return result.instance_id, json.loads(result.output.text)["context"]
 
 
-@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
+@pytest.mark.parametrize("binding", BINDINGS)
 def test_API_3_a_killed_agents_task_and_context_go_to_another(plain: Plain, start: Start, binding: str) -> None:
     first = start("--binding", binding)
     one = adopted(plain, first, agent_id="one")
@@ -128,3 +142,15 @@ def test_API_3_a_killed_agents_task_and_context_go_to_another(plain: Plain, star
                          "The user said before: seen it"]  # fmt: skip
     assert heard[-1] == "hold"
     assert now == ["seen all"]
+
+
+def test_API_3_an_agent_that_comes_back_gets_the_history_again(plain: Plain, start: Start) -> None:
+    first = start()
+    one = adopted(plain, first)
+    assert plain.dispatch(say("my name is Ada", session=SESSION), DEADLINE).result.instance_id == one
+    first.kill()
+    eventually(lambda: one not in plain.free(), "it is gone")
+    start("--port", first.card_url.rstrip("/").rpartition(":")[2])
+    eventually(lambda: one in plain.free(), "it is back")
+    who, (heard,) = seen(plain, "seen all")
+    assert (who, heard[0]) == (one, "The user said before: my name is Ada")

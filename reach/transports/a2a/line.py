@@ -43,11 +43,12 @@ class A2aLine:
         """Attempts that run there."""
         return len(self._running)
 
-    def execute(self, request: endpoint_pb2.ExecuteRequest, timeout_s: float | None) -> A2aCall:
+    def execute(self, request: endpoint_pb2.ExecuteRequest, timeout_s: float | None, handle: str = "") -> A2aCall:
         """See Line."""
         offer = request.offer
         name = offer.tenant, offer.task.task_id, offer.attempt
-        return self._begun(A2aCall(self, offer, self._handles.get(name), timeout_s))
+        known = self._handles.get(name) or read_handle(handle)
+        return self._begun(A2aCall(self, offer, known, timeout_s))
 
     def resume(self, request: endpoint_pb2.ExecuteRequest, handle: str, timeout_s: float | None) -> A2aCall | None:
         """See Line."""
