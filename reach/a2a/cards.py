@@ -55,8 +55,8 @@ class Cards:
         self._settings = settings
         self._kept: dict[tuple[str, str, str], tuple[float, list[agent_pb2.Registration]]] = {}
 
-    async def card(self, caller: Caller, route: RouteTo) -> a2a_pb2.AgentCard:
-        """The card of a route.
+    async def card(self, caller: Caller, route: RouteTo, *, extended: bool = False) -> a2a_pb2.AgentCard:
+        """The card of a route; the extended one names gRPC in any case.
 
         Raises:
             ReachError: who asks may not see it, or there is nobody of this type.
@@ -64,11 +64,11 @@ class Cards:
         agents = await self._agents(caller, route)
         if route.kind and not agents:
             raise InvalidRequest(f"no agent is on the route {route.token!r}", Reason.NO_ROUTE, field="tenant")
-        return self._made(route, agents)
+        return self._made(route, agents, grpc=extended or self._settings.shows_grpc)
 
     def bare(self) -> a2a_pb2.AgentCard:
         """The card of the fleet for those who have shown no credentials: where to ask, and with what."""
-        return self._made(RouteTo(""), [])
+        return self._made(RouteTo(""), [], grpc=self._settings.shows_grpc)
 
     async def refuses(self, caller: Caller, route: RouteTo, media_types: Iterable[str]) -> str:
         """A media type that no agent of a type takes; empty if there is none, or nobody is there to say."""
@@ -130,13 +130,15 @@ class Cards:
         self._kept[key] = now, found
         return _for_types(found, principal.agent_types)
 
-    def _made(self, route: RouteTo, agents: Sequence[agent_pb2.Registration]) -> a2a_pb2.AgentCard:
+    def _made(self, route: RouteTo, agents: Sequence[agent_pb2.Registration], *, grpc: bool) -> a2a_pb2.AgentCard:
         settings = self._settings
+        takes = _modes((agent.input_media_types for agent in agents), TEXT, JSON, BYTES)
+        answers = _modes((agent.output_media_types for agent in agents), TEXT, JSON)
         card = a2a_pb2.AgentCard(
             name=route.name or settings.name,
             description=_description(route, agents) or settings.description,
             version=max((agent.version for agent in agents if route.kind), default="") or "1",
-            supported_interfaces=self._interfaces(route),
+            supported_interfaces=self._interfaces(route, grpc=grpc),
             capabilities=a2a_pb2.AgentCapabilities(
                 streaming=True,
                 push_notifications=False,
@@ -146,28 +148,28 @@ class Cards:
                     a2a_pb2.AgentExtension(uri=DISPATCH, description="How a task is dispatched"),
                 ],
             ),
-            default_input_modes=_modes((agent.input_media_types for agent in agents), TEXT, JSON, BYTES),
-            default_output_modes=_modes((agent.output_media_types for agent in agents), TEXT, JSON),
-            skills=_skills(route, agents),
+            default_input_modes=takes,
+            default_output_modes=answers,
+            skills=_skills(route, agents, takes, answers),
         )
         if settings.keys:
             card.security_schemes["bearer"].http_auth_security_scheme.scheme = "bearer"
             card.security_requirements.add().schemes["bearer"].SetInParent()
         return card
 
-    def _interfaces(self, route: RouteTo) -> list[a2a_pb2.AgentInterface]:
+    def _interfaces(self, route: RouteTo, *, grpc: bool) -> list[a2a_pb2.AgentInterface]:
         settings = self._settings
-        url, tenant = f"{settings.url}{PREFIX}", route.token if route.kind else ""
-        asked = [(url, "JSONRPC"), (url, "HTTP+JSON")]
-        if settings.grpc:
-            asked.append((settings.grpc, "GRPC"))
-        found = [
-            a2a_pb2.AgentInterface(url=at, protocol_binding=binding, tenant=tenant, protocol_version=VERSION)
-            for at, binding in asked
+        tenant = route.token if route.kind else ""
+        # Over HTTP the path says the route: 0.3 has no tenant, and some who know 1.0 forget it.
+        url = f"{settings.url}{PREFIX}" + (f"/{tenant}" if tenant else "")
+        asked = [(url, "JSONRPC", "", VERSION), (url, "HTTP+JSON", "", VERSION)]
+        if grpc:
+            asked.append((settings.grpc, "GRPC", tenant, VERSION))
+        asked.append((url, "JSONRPC", "", OLD))
+        return [
+            a2a_pb2.AgentInterface(url=at, protocol_binding=binding, tenant=told, protocol_version=version)
+            for at, binding, told, version in asked
         ]
-        old = f"{url}/{tenant}" if tenant else url  # 0.3 has no tenant to say: the path says it
-        found.append(a2a_pb2.AgentInterface(url=old, protocol_binding="JSONRPC", protocol_version=OLD))
-        return found
 
 
 def _for_types(agents: list[agent_pb2.Registration], types: frozenset[str]) -> list[agent_pb2.Registration]:
@@ -206,8 +208,11 @@ def _modes(said: Iterable[Iterable[str]], *otherwise: str) -> list[str]:
     return sorted({media_type for one in listed for media_type in one})
 
 
-def _skills(route: RouteTo, agents: Sequence[agent_pb2.Registration]) -> list[a2a_pb2.AgentSkill]:
-    """The union of what they can do, by name; who says nothing of it can do what its type is called."""
+def _skills(
+    route: RouteTo, agents: Sequence[agent_pb2.Registration], takes: Sequence[str], answers: Sequence[str]
+) -> list[a2a_pb2.AgentSkill]:
+    """The union of what they can do, by name; who says nothing of it can do what its type is called. All fields are
+    filled: there are callers who miss one that is empty."""
     found: dict[str, a2a_pb2.AgentSkill] = {}
     for agent in sorted(agents, key=lambda one: (type_of(one), one.instance_id)):
         capabilities = agent.capabilities or [agent_pb2.Capability(name=type_of(agent))]
@@ -223,6 +228,8 @@ def _skills(route: RouteTo, agents: Sequence[agent_pb2.Registration]) -> list[a2
     for skill in found.values():
         skill.description = skill.description or f"What {route.name or 'the fleet'} calls {skill.name}."
         _add(skill.tags, () if skill.tags else (route.name or "agent",))
+        _add(skill.input_modes, () if skill.input_modes else takes)
+        _add(skill.output_modes, () if skill.output_modes else answers)
         for field in (skill.tags, skill.input_modes, skill.output_modes):
             field.sort()
     return [found[name] for name in sorted(found)]

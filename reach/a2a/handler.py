@@ -172,7 +172,8 @@ class A2aHandler(RequestHandler):
         """The card, as this caller may see it."""
         caller = self._enter(params, context)
         try:
-            return await self._cards.card(caller, route_of(params.tenant or context.tenant or caller.route))
+            route = route_of(params.tenant or context.tenant or caller.route)
+            return await self._cards.card(caller, route, extended=True)
         except Exception as failure:  # noqa: BLE001
             raise self._told("GetExtendedAgentCard", failure, caller) from None
 

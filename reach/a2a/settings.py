@@ -11,7 +11,10 @@ class A2aSettings(NamedTuple):
     url: str
     """Where others reach our HTTP: `https://host`, without a slash at the end."""
     grpc: str
-    """Where they reach our gRPC: `host:port`; empty: cards do not name it."""
+    """Where they reach our gRPC: `host:port`."""
+    shows_grpc: bool
+    """Whether cards say so, and not the extended ones alone: some callers (Google ADK 2.13) take no card at all that
+    names more than the host and port that it came from."""
     name: str
     """Of the fleet, on its card."""
     description: str

@@ -32,10 +32,11 @@ class A2a(Section, frozen=True):
     """Where others reach the HTTP port, such as `https://agents.example`: cards say so, and never what a request calls
     this server. Empty: `server.host` if that is loopback, else the host of `server.advertise` or of this machine, with
     `server.admin_port`. Set it where anything stands between callers and this server."""
-    public_grpc: Annotated[str, Meta(pattern=r"^(?:\[[0-9a-fA-F:.]+\]|[^\s:/@]+):[0-9]{1,5}\Z|^\Z", max_length=300)] = (
-        ""
-    )
-    """`host:port` where others reach gRPC. Empty: as `public_url`, with `server.port`."""
+    public_grpc: Annotated[
+        str, Meta(pattern=r"^(?:(?:\[[0-9a-fA-F:.]+\]|[^\s:/@]+):[0-9]{1,5})?\Z", max_length=300)
+    ] = ""
+    """`host:port` where others reach gRPC, for cards to say. Empty: only extended cards name it, found as `public_url`
+    is, with `server.port`; there are callers who take no card that names another origin than its own (Google ADK)."""
     name: Annotated[str, Meta(min_length=1, max_length=200)] = "Agent-Reach"
     """What the card of the whole fleet is called."""
     description: Annotated[str, Meta(min_length=1, max_length=4_000)] = (

@@ -116,6 +116,7 @@ def a2a_settings(config: Config, http_port: int, grpc_port: int) -> A2aSettings:
     return A2aSettings(
         a2a.public_url or f"{scheme}://{host}:{http_port}",
         a2a.public_grpc or (server.advertise if not is_loopback(server.host) else "") or f"{host}:{grpc_port}",
+        bool(a2a.public_grpc),
         a2a.name,
         a2a.description,
         server.auth != "none",

@@ -38,7 +38,11 @@ class Calling:
         return await A2ACardResolver(self._http, base).get_agent_card()
 
     async def client(self, agent_type, binding="JSONRPC", **config):
-        """A client by one binding."""
+        """A client by one binding. Of gRPC only the extended card knows, where nothing is configured."""
+        card = await self.card(agent_type)
+        if binding == "GRPC":
+            asking = ClientFactory(ClientConfig(httpx_client=self._http)).create(card)
+            card = await asking.get_extended_agent_card(a2a_pb2.GetExtendedAgentCardRequest())
         made = ClientFactory(
             ClientConfig(
                 httpx_client=self._http,
@@ -46,7 +50,7 @@ class Calling:
                 grpc_channel_factory=aio.insecure_channel,
                 **config,
             )
-        ).create(await self.card(agent_type))
+        ).create(card)
         self._opened.append(made)
         return made
 

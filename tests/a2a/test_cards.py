@@ -29,13 +29,15 @@ async def test_API_3_a_type_of_agents_has_a_card_with_the_skills_of_its_instance
     assert card.capabilities.streaming
     assert {one.uri for one in card.capabilities.extensions} == {CURSOR, DISPATCH}
     assert not any(one.required for one in card.capabilities.extensions)
-    at = f"http://127.0.0.1:{node.admin_port}/a2a"
+    at = f"http://127.0.0.1:{node.admin_port}/a2a/t.{name}"
     assert [(one.url, one.protocol_binding, one.tenant, one.protocol_version) for one in card.supported_interfaces] == [
-        (at, "JSONRPC", f"t.{name}", "1.0"),
-        (at, "HTTP+JSON", f"t.{name}", "1.0"),
-        (f"127.0.0.1:{node.port}", "GRPC", f"t.{name}", "1.0"),
-        (f"{at}/t.{name}", "JSONRPC", "", "0.3"),
+        (at, "JSONRPC", "", "1.0"),
+        (at, "HTTP+JSON", "", "1.0"),
+        (at, "JSONRPC", "", "0.3"),
     ]
+    extended = await (await calling.client(name)).get_extended_agent_card(a2a_pb2.GetExtendedAgentCardRequest())
+    (grpc,) = [one for one in extended.supported_interfaces if one.protocol_binding == "GRPC"]
+    assert (grpc.url, grpc.tenant, grpc.protocol_version) == (f"127.0.0.1:{node.port}", f"t.{name}", "1.0")
     await other.close()
 
 

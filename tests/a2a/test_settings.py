@@ -26,6 +26,7 @@ from reach.config.parts import a2a_settings
 def test_G6_where_we_are(settings, url, grpc, tmp_path):
     found = a2a_settings(load(None, {"HOME": str(tmp_path)}, settings), 8800, 8900)
     assert (found.url, found.grpc) == (url, grpc)
+    assert found.shows_grpc is ("a2a.public_grpc" in settings)
 
 
 def test_G6_every_interface_is_no_place_to_be_called(tmp_path):

@@ -91,6 +91,8 @@ async def readers_of(server: Server, http: httpx.AsyncClient, each: int) -> list
     """Some readers by each binding, from the card of the workers."""
     chance = random.Random(7)
     card = await A2ACardResolver(http, f"http://127.0.0.1:{server.admin_port}/a2a/t.worker").get_agent_card()
+    asking = ClientFactory(ClientConfig(httpx_client=http)).create(card)
+    card = await asking.get_extended_agent_card(a2a_pb2.GetExtendedAgentCardRequest())  # it names gRPC too
     made: list[Reader] = []
     for binding in BINDINGS:
         config = ClientConfig(

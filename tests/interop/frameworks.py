@@ -34,6 +34,12 @@ class Framework(NamedTuple):
         return FOLDER / self.name / "bin" / "python"
 
     @property
+    def caller(self) -> Path:
+        """Its program that calls an A2A agent, if it has one: `BASE_URL TEXT…`; prints the answers as JSON. The client
+        of fasta2a 2.1 sends what is neither 0.3 nor 1.0 (methods of the one, messages of the other), and has none."""
+        return HERE / "callers" / f"{self.name}_caller.py"
+
+    @property
     def agent(self) -> Path:
         """Its program: `--port PORT [--go]`."""
         return HERE / "agents" / f"{self.name}_agent.py"
