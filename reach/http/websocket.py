@@ -277,9 +277,7 @@ class Socket:
             if row.streams:
                 async with aclosing(self._calls.streaming(row.method, request, *caller)) as answers:
                     async for answer in answers:
-                        data = encode(answer)
-                        await self._tell(call.name, b',"response":' + data)
-                        await _room(call, len(data))
+                        await _room(call, await self._tell_answer(call, answer))
                 last = b',"end":true'
             else:
                 answer = await self._calls.unary(row.method, request, *caller)
@@ -297,11 +295,21 @@ class Socket:
         """One frame about a call."""
         await self._write(b'{"id":' + name + what + b"}" if name else b"{" + what[1:] + b"}")
 
+    async def _tell_answer(self, call: _Call, answer: Any) -> int:
+        """One response of a stream; returns its bytes. JSON is made of it when its turn has come."""
+        async with self._turn:
+            data = encode(answer)
+            await self._put(b'{"id":' + call.name + b',"response":' + data + b"}")
+        return len(data)
+
     async def _write(self, data: bytes) -> None:
         """One at a time: behind a slow reader waits one frame, and each call with its own."""
         async with self._turn:
-            with suppress(OSError):  # the client is gone, as the reading side is about to hear
-                await self._send({"type": "websocket.send", "text": data.decode()})
+            await self._put(data)
+
+    async def _put(self, data: bytes) -> None:
+        with suppress(OSError):  # the client is gone, as the reading side is about to hear
+            await self._send({"type": "websocket.send", "text": data.decode()})
 
 
 async def _room(call: _Call, used: int) -> None:

@@ -13,8 +13,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from reach.http import api as door
-from reach.http import app, protocol
+from reach.http import app, bodies, protocol
 from reach.telemetry.metrics import resident_bytes
 from tests.e2e.processes import tell
 from tests.http.socket_client import SocketClient
@@ -87,7 +86,7 @@ async def median(stubs: Stubs) -> float:
 
 async def test_GOV_5_slow_and_idle_connections_slow_no_call_over_grpc(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 2.0)
-    monkeypatch.setattr(door, "BODY_SECONDS", 2.0)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 2.0)
     async with running(tmp_path, http__max_connections=2 * IDLE + SLOW) as node, Stubs(node.port) as stubs:
         await median(stubs)  # once for nothing
         without, beside = [await median(stubs)], []
