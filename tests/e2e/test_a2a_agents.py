@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from agentreach.v1 import agent_pb2, registry_pb2, result_pb2, task_pb2
+from agentreach.v1 import agent_pb2, dispatch_pb2, registry_pb2, result_pb2, task_pb2
+from tests.e2e.nodes import Nodes
 from tests.e2e.plain import DEADLINE, Plain, spec
 from tests.e2e.processes import Server, eventually, tell
 from tests.e2e.reading import Text
@@ -144,6 +145,25 @@ def test_API_3_a_killed_agents_task_and_context_go_to_another(plain: Plain, star
     assert now == ["seen all"]
 
 
+def test_API_3_an_adoption_and_its_work_outlive_the_server(server: Server, plain: Plain, start: Start) -> None:
+    one = adopted(plain, start(), agent_id="one")
+    plain.dispatch(say("nap 3", "napping", session=SESSION))
+    plain.dispatch(say("ask colour", "asking"))
+    eventually(lambda: plain.get("asking").state == task_pb2.TASK_STATE_WAITING, "it asks")
+    eventually(lambda: plain.get("napping").state == task_pb2.TASK_STATE_RUNNING, "it runs")
+    server.restart()
+    with Plain(server.address) as again:
+        eventually(lambda: one in again.free(), "it is dialled again")
+        answer = dispatch_pb2.SendInputRequest(task_id="asking", input_id="1")
+        answer.payload.text = "said blue"
+        again.call(again.dispatching.SendInput, answer)
+        assert again.result("asking").output.text == "blue"
+        result = again.result("napping")
+        assert (result.state, result.output.text, result.attempts) == (SUCCEEDED, "rested", 1)
+        heard = json.loads(again.dispatch(say("told"), DEADLINE).result.output.text)
+        assert heard == {"nap 3": 1, "ask colour": 1, "said blue": 1, "told": 1}  # nothing was begun twice
+
+
 def test_API_3_an_agent_that_comes_back_gets_the_history_again(plain: Plain, start: Start) -> None:
     first = start()
     one = adopted(plain, first)
@@ -154,3 +174,23 @@ def test_API_3_an_agent_that_comes_back_gets_the_history_again(plain: Plain, sta
     eventually(lambda: one in plain.free(), "it is back")
     who, (heard,) = seen(plain, "seen all")
     assert (who, heard[0]) == (one, "The user said before: my name is Ada")
+
+
+@pytest.mark.skipif(not ALL, reason="A2A=all: takes 15 s")
+def test_API_3_an_adoption_moves_with_its_shard(nodes: Nodes, start: Start) -> None:
+    agent = start()
+    stubs = {name: Plain(node.address) for name, node in nodes.all.items()}
+    owner, other = "a", "b"
+    agent_type = nodes.type_at(owner)
+    one = adopted(stubs[other], agent, agent_type=agent_type)  # by a node that does not own it
+    stubs[other].dispatch(say("nap 6", "napping", agent_type=agent_type))
+    eventually(lambda: stubs[other].get("napping").state == task_pb2.TASK_STATE_RUNNING, "it runs")
+    nodes.all[owner].kill()
+    left = stubs[other]
+    result = left.result("napping", 60)
+    assert (result.state, result.output.text, result.attempts) == (SUCCEEDED, "rested", 1)
+    assert one in left.free()
+    heard = json.loads(left.dispatch(say("told", agent_type=agent_type), DEADLINE).result.output.text)
+    assert heard == {"nap 6": 1, "told": 1}
+    for stub in stubs.values():
+        stub.channel.close()
