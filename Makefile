@@ -9,7 +9,7 @@ BUF_VERSION := 1.75.0
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints deploy-check services gen gen-check golden buf-check lint format types test sim planted fuzz kill-test cluster-test storm-test long-test interop demo cluster bench ci clean
+.PHONY: help setup constraints deploy-check services gen gen-check golden stubs node buf-check lint format types test sim planted fuzz kill-test cluster-test storm-test long-test interop demo cluster bench ci clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,12 @@ gen: $(STAMP) ## Generate gen/python from protos/
 
 gen-check: $(STAMP) ## Check that gen/python is what `make gen` would write
 	@$(BIN)/python tools/gen.py --check
+
+stubs: $(STAMP) ## Generate stubs of the contract for LANG=go, java, node, python, cpp … into build/stubs; ARGS="--out FOLDER"
+	@$(BIN)/python tools/stubs.py $(ARGS) $(LANG)
+
+node: $(STAMP) ## Build the Node SDK in sdks/node, where node and npm are; skipped, loudly, where not
+	@sh tools/node.sh "$(CURDIR)/$(BIN)/python"
 
 golden: $(STAMP) ## Write tests/golden/contract.txt anew, after a wanted change of the contract
 	@$(BIN)/python -m tests.contract_text tests/golden/contract.txt
@@ -99,7 +105,7 @@ interop: $(STAMP) ## Agent frameworks that serve A2A (FRAMEWORKS=… or all), ea
 deploy-check: $(STAMP) ## Lint what is in deploy/; a linter that is not here is skipped, loudly
 	@$(BIN)/python tools/deploy_check.py
 
-ci: lint types gen-check buf-check deploy-check test ## Everything CI runs
+ci: lint types gen-check buf-check deploy-check node test ## Everything CI runs
 
 ##@ Use
 

@@ -22,7 +22,12 @@ STATES = cluster_pb2.NodeState.DESCRIPTOR.values_by_name
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 PAGES = [
     str(path.relative_to(ROOT))
-    for path in (*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *sorted(DOCS.rglob("*.md")))
+    for path in (
+        *ROOT.glob("*.md"),
+        ROOT / "examples" / "README.md",
+        ROOT / "sdks" / "node" / "README.md",
+        *sorted(DOCS.rglob("*.md")),
+    )
 ]
 _CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
