@@ -94,8 +94,9 @@ cluster-test: $(STAMP) ## Faults of a cluster of real nodes in full: kill -9 of 
 storm-test: $(STAMP) ## All agents fail for 30 s, and twice the work that can be done for 60 s
 	@STORM_SECONDS=30 OVERLOAD_SECONDS=60 $(BIN)/python -m pytest -q -s tests/e2e/test_overload.py $(ARGS)
 
-long-test: $(STAMP) ## A computation of 40 s with progress and without, and EXAMPLES=10 times as many orders of commits
+long-test: $(STAMP) ## A computation of 40 s with progress and without, and over HTTP, and EXAMPLES=10 times as many orders of commits
 	@COMPUTATION_SECONDS=40 $(BIN)/python -m pytest -q -s tests/e2e/test_reachability.py -k HLT_7 $(ARGS)
+	@COMPUTATION_SECONDS=40 $(BIN)/python -m pytest -q -s tests/e2e/test_http_agents.py -k takes_its_time $(ARGS)
 	@EXAMPLES=$(or $(EXAMPLES),10) $(BIN)/python -m pytest -q --timeout 3000 tests/contracts/test_journal.py tests/contracts/test_fences.py -k any_sequence
 
 interop: $(STAMP) ## Agent frameworks that serve A2A (FRAMEWORKS=… or all), each in an environment of its own, made if it is not there
