@@ -9,7 +9,7 @@ BUF_VERSION := 1.75.0
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints deploy-check services gen gen-check golden stubs node buf-check lint format types test sim planted fuzz kill-test cluster-test storm-test long-test interop demo cluster bench ci clean
+.PHONY: help setup constraints deploy-check services gen gen-check golden stubs node buf-check lint format types test sim planted fuzz api-check kill-test cluster-test storm-test long-test interop demo cluster bench ci clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ fuzz: $(STAMP) ## Bad input in bulk: INPUTS=100000 messages, all orders of strea
 	@$(BIN)/python -m tests.fuzz http --count 50000 $(if $(SEED),--seed $(SEED))
 	@$(BIN)/python -m tests.fuzz live --longest 3
 	@$(BIN)/python -m tests.fuzz orders --longest $(or $(LONGEST),5) --open-for 1
+
+api-check: $(STAMP) ## Ask a server all that its OpenAPI document promises; EACH=20 requests of a kind for each path (a minute)
+	@$(BIN)/python tools/api_check.py --each $(or $(EACH),20) $(if $(SEED),--seed $(SEED))
 
 kill-test: $(STAMP) ## kill -9 of servers and of agents under 250 tasks a second, KILLS=100 of each
 	@RATE=250 KILLS=$(or $(KILLS),100) $(BIN)/python -m pytest -q -s tests/e2e/test_kills.py $(ARGS)

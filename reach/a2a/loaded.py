@@ -103,7 +103,7 @@ class Loaded:
         try:
             await self._router(scope, receive, out.send)
         except HTTPException as error:
-            verbs = tuple((error.headers or {}).get("allow", "").split(", "))
+            verbs = tuple(Headers(error.headers).get("allow", "").split(", "))
             await (wrong_verb(verbs) if error.status_code == 405 else no_such_path())(scope, receive, out.send)
         except Exception as failure:  # noqa: BLE001 - the SDK lets some through, which had to become an answer
             if caller.fault is None and caller.entered:

@@ -23,6 +23,7 @@ from typing import Any, Final, cast
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -96,7 +97,7 @@ def create_app(
         if error.status_code == 404:
             return no_such_path()
         if error.status_code == 405:
-            return wrong_verb(tuple((error.headers or {}).get("allow", "GET").split(", ")))
+            return wrong_verb(tuple(Headers(error.headers).get("allow", "GET").split(", ")))
         return problem(InvalidRequest(error.detail, Reason.INVALID_FIELD), error.status_code)
 
     routes: list[BaseRoute] = [Route("/healthz", healthz), Route("/livez", healthz), Route("/readyz", readyz)]

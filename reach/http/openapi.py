@@ -47,7 +47,7 @@ def openapi(scopes: Scopes) -> Schema:
         operation = _operation(row, scopes, schemas)
         if several[row.rpc] > 1:
             operation["operationId"] += "_" + row.steps[0]
-        paths.setdefault(PREFIX + row.path, {})[row.verb.lower()] = operation
+        paths.setdefault(PREFIX + row.shown, {})[row.verb.lower()] = operation
     for known in KNOWN:
         paths.setdefault(known.path, {})[known.verb.lower()] = _known(known, scopes)
     for path, says in (("/healthz", "Whether the process lives"), ("/readyz", "Whether it takes work")):
@@ -121,7 +121,8 @@ def _known(known: Known, scopes: Scopes) -> Schema:
 
 def _parameters(row: Row, request: Descriptor, schemas: dict[str, Schema]) -> Iterator[Schema]:
     for name in row.filled:
-        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        word = name.rpartition(".")[2]
+        yield {"name": word, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
     if not row.has_body:
         for name, field in parameters_of(row, request):
             one = _one(field, schemas)

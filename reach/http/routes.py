@@ -7,6 +7,7 @@ or a reason why it has none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -55,6 +56,11 @@ class Row(NamedTuple):
     def steps(self) -> tuple[str, ...]:
         """The path, step by step."""
         return tuple(self.path.strip("/").split("/"))
+
+    @property
+    def shown(self) -> str:
+        """The path as it is described: readers of OpenAPI trip over names with dots."""
+        return re.sub(r"\{[^}]*\.", "{", self.path)
 
     @property
     def filled(self) -> tuple[str, ...]:

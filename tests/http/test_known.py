@@ -151,5 +151,7 @@ async def test_API_4_another_version_of_the_envelope_is_refused_in_words(http):
 async def test_other_verbs_and_ids_are_told_as_anywhere(http):
     is_problem(await http.get("/task/dispatch"), 404, "TASK_NOT_FOUND")  # an id like any other
     is_problem(await http.delete("/task/x"), 405, "NOT_IMPLEMENTED")
-    is_problem(await http.get("/agent/register"), 405, "NOT_IMPLEMENTED")
+    answer = await http.get("/agent/register")
+    assert "takes POST" in is_problem(answer, 405, "NOT_IMPLEMENTED")["detail"]
+    assert answer.headers["allow"] == "POST"
     is_problem(await http.get("/api/v1/agents", params={"x": 1}), 400, "INVALID_FIELD")

@@ -85,6 +85,6 @@ async def test_the_example_of_a_socket_is_true(node, agent):
 
 async def test_the_page_has_all_paths():
     listed = re.findall(r"^\| `([A-Z]+) (/v1/\S+)` \| (.+) \| `(\w+/\w+)` \|$", PAGE.read_text(), re.MULTILINE)
-    assert listed == [(row.verb, f"/v1{row.path}", row.says, row.rpc) for row in ROWS]
+    assert listed == [(row.verb, f"/v1{row.shown}", row.says, row.rpc) for row in ROWS]
     reasons = re.findall(r"^\* `(\w+/\w+)`: (.+)\.$", PAGE.read_text(), re.MULTILINE)
     assert dict(reasons) == UNROUTED
