@@ -189,6 +189,7 @@ async def serving(
     legacy: bool = False,
     streaming: bool = True,
     name: str = "Plain agent",
+    host: str = "127.0.0.1",
 ) -> AsyncIterator[Served]:
     """Serves one, with its card on `port`, and gRPC on another."""
     executor, port = executor or Plain(), port or free_port()
@@ -201,7 +202,7 @@ async def serving(
         *create_jsonrpc_routes(handler, PATHS["JSONRPC"], enable_v0_3_compat=True),
         *create_rest_routes(handler, path_prefix=PATHS["HTTP+JSON"], enable_v0_3_compat=True),
     ]
-    config = uvicorn.Config(Starlette(routes=routes), host="127.0.0.1", port=port, log_level="error", lifespan="off")
+    config = uvicorn.Config(Starlette(routes=routes), host=host, port=port, log_level="error", lifespan="off")
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     grpc_server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from agentreach.v1 import endpoint_pb2, result_pb2
@@ -116,6 +117,9 @@ class Dialled:
         if sounding.ok and not self.up and not self.lock.locked():
             async with self.lock:
                 self._say_hello(await self.look())
+        elif instance.probe_status == "unreachable" and not self.lock.locked():
+            async with self.lock:
+                await self._look_again()
 
     async def check(self) -> None:
         """HLT-4."""
@@ -134,8 +138,6 @@ class Dialled:
         else:
             async with self.lock:
                 self._say_hello(outcome)
-        if outcome.facts is not None:
-            self.post(ev.Checked(instance, True, {"adopted": outcome.facts}, None, ""))
         if outcome.card is not None:
             await self._dialler.card_changed(self, outcome.card)
 
@@ -268,11 +270,8 @@ class Dialled:
         joining.warnings = (*joining.warnings, *warnings)
         if joining.heartbeat_ms is None:  # probes are its beats
             joining.heartbeat_ms = self._dialler.beat_ms
-        if endpoint != self._endpoint and self._link is not None and not self._link.gone:
-            link, instance = self._link, self._link.instance
-            if instance is not None:
-                self.post(ev.LinkEnded(instance, link, True, "it moved to another address"))
-            link.shut()
+        if endpoint != self._endpoint:
+            self._leave_link("it moved to another address")
         self.joining = joining
         await self._take(way, endpoint)
 
@@ -301,6 +300,26 @@ class Dialled:
             self.post(ev.Probed(self.instance, False, 0.0, "it has no address that may be dialled"))
         return None
 
+    async def _look_again(self) -> None:
+        """Its name may lead elsewhere by now. Not all agents register again when they move: adopted ones do not."""
+        endpoint, way = self.joining.endpoint, self._way
+        assert endpoint is not None
+        found = None
+        with suppress(ReachError):
+            found, _ = await self._dialler.way(self.tenant, endpoint)
+        if found is not None and way is not None and set(found.ips) != set(way.ips):
+            self._leave_link("its name leads to other addresses")
+            await self._take(found, endpoint)
+            self._dialler.hasten(self)
+
+    def _leave_link(self, why: str) -> None:
+        """It is no longer where its link leads. What runs there waits for it to be heard of again."""
+        link = self._link
+        if link is not None and not link.gone:
+            if link.instance is not None:
+                self.post(ev.LinkEnded(link.instance, link, True, why))
+            link.shut()
+
     def hello(self, outcome: CheckOutcome) -> DialledLink:
         """Opens a link on what the agent said of itself; `opened` of the link says whether the core took it.
 
@@ -314,7 +333,7 @@ class Dialled:
         assert endpoint is not None
         status = read_status(answer.status)
         if outcome.facts is not None:
-            status["adopted"] = outcome.facts
+            status["adopted"] = outcome.facts  # kept up to date in place
         key = PoolKey(self.tenant, self.agent_type)
         pool = dialler.reach.host.pool(key)
         who = result_pb2.Reporter(instance_id=joining.instance_id, boot_id=joining.boot_id)

@@ -134,6 +134,8 @@ class Way(Protocol):
 
     payload_limit: int
     """The largest payload, in bytes."""
+    ips: tuple[str, ...]
+    """The addresses that were judged."""
 
     def takes_over(self, former: Way) -> None:
         """It leads to the same instance as a former one: what that learned of the agent is known."""

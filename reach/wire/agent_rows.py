@@ -68,7 +68,7 @@ def fill_agent(
     if instance.status:
         _fill_status(message.status, instance.status)
     if (adopted := instance.status.get("adopted")) is not None:
-        _fill_adopted(message.adopted, adopted)
+        _fill_adopted(message.adopted, adopted, now_ms)
     if history:
         for wall_ms, state, reason in instance.history:
             message.history.add(at=timestamp(wall_ms), state=state, reason=bounded_text(reason, NOTE_BYTES))
@@ -95,10 +95,10 @@ def _fill_registration(message: agent_pb2.Registration, instance: Instance) -> N
     _set(message.heartbeat_interval, instance.heartbeat_ms)
 
 
-def _fill_adopted(message: agent_pb2.Adopted, facts: dict[str, Any]) -> None:
-    """What is known of an A2A agent, as of its last check."""
-    if facts.get("card_age_ms") is not None:
-        _set(message.card_age, facts["card_age_ms"])
+def _fill_adopted(message: agent_pb2.Adopted, facts: dict[str, Any], now_ms: int) -> None:
+    """What is known of an A2A agent."""
+    if "card_read_ms" in facts:
+        _set(message.card_age, max(0, now_ms - facts["card_read_ms"]))
     message.card_error = facts.get("card_error", "")
     message.calls, message.failed_calls = facts["calls"], facts["failed_calls"]
     message.last_call_error = facts.get("last_call_error", "")

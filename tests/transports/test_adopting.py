@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 
 import pytest
 
@@ -150,6 +151,27 @@ async def test_API_3_a_changed_card_is_taken_over(node, stubs, monkeypatch):
         assert found.registration.version == "2"
         assert (found.generation, found.registration.agent_id) == (answer.generation, "plain-agent")
         assert found.adopted.HasField("card_age")
+
+
+async def test_API_3_an_agent_whose_name_leads_elsewhere_is_found_there(node, stubs, monkeypatch):
+    where = {"helper.test": "127.0.0.1"}
+    real = socket.getaddrinfo
+
+    def found(host, *more, **named):
+        return real(where.get(host, host), *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    async with serving() as served:
+        card_url, url = f"http://helper.test:{served.port}/", f"http://helper.test:{served.port}/rpc"
+        answer = await stubs.registry.Adopt(pb.AdoptRequest(terms={"card_url": card_url, "url": url}), timeout=20)
+        assert (await ask(stubs, answer, "here")).output.text == "here"
+        port = served.port
+    instance = node.reach.instance("default", answer.registration.instance_id)[1]
+    await eventually(lambda: instance.probe_status == "unreachable")
+    where["helper.test"] = "127.0.0.3"
+    async with serving(port=port, host="127.0.0.3"):
+        await eventually(lambda: not instance.blocked_by)
+        assert (await ask(stubs, answer, "again, there")).output.text == "again, there"
 
 
 RUBBISH = {

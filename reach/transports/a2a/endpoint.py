@@ -15,6 +15,7 @@ from reach.core.endpoint import Endpoint
 from reach.core.growth import Growth
 from reach.core.model import Fault
 from reach.errors import ErrorClass, ReachError
+from reach.runtime.clock import stopwatch
 from reach.transports.a2a.calls import Calls, Interface
 from reach.transports.a2a.card import CARD_BYTES, card_target, read_card
 from reach.transports.a2a.guarded_http import client_of
@@ -37,16 +38,15 @@ class A2aWay:
     def __init__(self, endpoint: Endpoint, approach: Approach) -> None:
         self.approach = approach
         self.payload_limit = approach.payload_limit
+        self.ips = approach.ips
         self.card = agent_pb2.AdoptedCard.FromString(endpoint.card)
         self.growth = None if self.card.terms.HasField("max_concurrency") else Growth()
         self.facts: dict[str, Any] = {"calls": 0, "failed_calls": 0}
-        """Shown as `Adopted`."""
+        """Shown as `Adopted`, by whoever has it: it is changed in place."""
         self.tag = ""
         """ETag of the card, as it was read last."""
         self.body = b""
         """The card, as it was read last."""
-        self.read_s = 0.0
-        """When that was."""
 
     def takes_over(self, former: Way) -> None:
         """See Way. How much it can take, how its calls went, what its card said."""
@@ -55,7 +55,7 @@ class A2aWay:
         if self.growth is not None and former.growth is not None:
             self.growth = former.growth
         self.facts = former.facts
-        self.tag, self.body, self.read_s = former.tag, former.body, former.read_s
+        self.tag, self.body = former.tag, former.body
 
     @property
     def headers(self) -> dict[str, str]:
@@ -150,6 +150,11 @@ class A2aWay:
         self.facts["last_call_error"] = bounded_text(why, ERROR_BYTES)
 
 
+def _now_ms() -> int:
+    """On the clock of whoever shows it (`runtime.clock`)."""
+    return int(stopwatch() * 1_000)
+
+
 class A2aSounder:
     """Probes of one A2A agent (`seam.Sounder`): connections for its way, its card for being found."""
 
@@ -167,16 +172,14 @@ class A2aSounder:
         sounding = await way.probe()
         if not sounding.ok:
             return CheckOutcome(None, sounding.error, sounding.refused)
-        loop = asyncio.get_running_loop()
-        changed = None
-        if not way.read_s or loop.time() - way.read_s >= CARD_EVERY_S or "card_error" in way.facts:
+        changed, read_ms = None, way.facts.get("card_read_ms")
+        if read_ms is None or _now_ms() - read_ms >= CARD_EVERY_S * 1_000 or "card_error" in way.facts:
             changed = await self._read_card()
         answer = endpoint_pb2.CheckResponse()
         answer.status.ready = True
         if way.growth is not None:
             answer.status.max_concurrency = way.growth.slots
-        facts = {**way.facts, "card_age_ms": round((loop.time() - way.read_s) * 1_000) if way.read_s else None}
-        return CheckOutcome(answer, knows=False, facts=facts, card=changed)
+        return CheckOutcome(answer, knows=False, facts=way.facts, card=changed)
 
     async def _read_card(self) -> bytes | None:
         """Looks at the card; what it says now, if that is something new."""
@@ -188,9 +191,8 @@ class A2aSounder:
         got = await fetch(
             target, way.approach.refusal, headers=sent, tls=way.tls(), seconds=self._timeout_s, limit=CARD_BYTES
         )
-        now = asyncio.get_running_loop().time()
         if got.status == 304:
-            self._found(now)
+            self._found()
             return None
         if got.error:
             way.facts["card_error"] = bounded_text(got.error, ERROR_BYTES)
@@ -200,13 +202,13 @@ class A2aSounder:
         except ReachError as error:
             way.facts["card_error"] = bounded_text(error.message, ERROR_BYTES)
             return None
-        self._found(now)
+        self._found()
         way.tag = got.headers.get("etag", "")[:256]
         before, way.body = way.body, got.body
         return got.body if got.body != before else None
 
-    def _found(self, now: float) -> None:
-        self._way.read_s = now
+    def _found(self) -> None:
+        self._way.facts["card_read_ms"] = _now_ms()
         self._way.facts.pop("card_error", None)
 
     async def close(self) -> None:

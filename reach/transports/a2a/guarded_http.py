@@ -6,6 +6,7 @@ kept for the errors of who called (`HEARD`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,6 +17,10 @@ import httpx
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+for _name in ("a2a", "httpx"):  # a line for each call would be one for each task, and some have what was said (GOV-4)
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+    logging.getLogger(_name).propagate = False
 
 KEPT_BYTES: Final = 1_024
 """Of each answer, for errors."""
