@@ -36,6 +36,22 @@ def is_installed() -> bool:
     return importlib.util.find_spec("a2a") is not None
 
 
+class Call:
+    """One request that is being answered.
+
+    Attributes:
+        peer: Where it comes from.
+        streams: Its answer is a stream that has begun.
+        closing: It is to end because the server stops.
+    """
+
+    __slots__ = ("closing", "peer", "streams")
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.streams = self.closing = False
+
+
 class A2aDoor:
     """See the module.
 
@@ -55,7 +71,7 @@ class A2aDoor:
         self._settings = settings
         self._loading: asyncio.Future[Loaded] | None = None
         self._closing = False
-        self._calling: set[asyncio.Future[Any]] = set()
+        self._calling: dict[asyncio.Future[Any], Call] = {}
 
     def routes(self) -> list[BaseRoute]:
         """For the application that serves HTTP."""
@@ -108,12 +124,13 @@ class A2aDoor:
             return {"type": "http.disconnect"}
 
         told = {name: value for name, value in scope.items() if name not in ("path_params", "endpoint", "route")}
-        work = asyncio.ensure_future(loaded.answer(told, body, peer_of(scope), heard, send))
-        self._calling.add(work)
+        call = Call(peer_of(scope))
+        work = asyncio.ensure_future(loaded.answer(told, body, call, heard, send))
+        self._calling[work] = call
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._calling.discard(work)
+            del self._calling[work]
             gone.cancel()
             if not work.done():
                 work.cancel()
@@ -132,9 +149,15 @@ class A2aDoor:
         return Loaded(self._calls, self._entrance, self._settings())
 
     async def close(self) -> None:
-        """The server stops: nothing new, and what is being answered has a second."""
+        """The server stops: nothing new, streams end at once, and what is being answered has a second."""
         self._closing = True
+        self._end(streams=True)
         if self._calling:
             await asyncio.wait(set(self._calling), timeout=CLOSE_SECONDS)
-        for work in self._calling:
-            work.cancel()
+        self._end(streams=False)
+
+    def _end(self, *, streams: bool) -> None:
+        for work, call in self._calling.items():
+            if call.streams or not streams:
+                call.closing = True
+                work.cancel()

@@ -6,6 +6,7 @@ here in its stead; what fails before a request could be read is the caller's mis
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import Any, Final
@@ -27,9 +28,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from reach.a2a.caller import SCOPE_KEY, Caller, FromGrpc, FromHttp
 from reach.a2a.cards import CARD, CATALOG, PREFIX, Cards, document_of, tag_of
+from reach.a2a.door import Call
 from reach.a2a.handler import A2aHandler
 from reach.a2a.settings import A2aSettings
 from reach.errors import InvalidRequest, ReachError, Reason
+from reach.http.api import stopping
 from reach.http.certificates import certificate_of
 from reach.http.problems import HEADERS, no_such_path, problem, status_of, wrong_verb
 from reach.rpc.beside import handler_of
@@ -83,9 +86,10 @@ class Loaded:
             redirect_slashes=False,
         )
 
-    async def answer(self, scope: Scope, body: bytes, peer: str, receive: Receive, send: Send) -> None:
-        """Answers one request over HTTP, whose body was read."""
-        caller = Caller(Headers(scope=scope), peer, certificate_of(scope))
+    async def answer(self, scope: Scope, body: bytes, call: Call, receive: Receive, send: Send) -> None:
+        """Answers one request over HTTP, whose body was read. Cancelled because the server stops, it ends with a word
+        about that."""
+        caller = Caller(Headers(scope=scope), call.peer, certificate_of(scope))
         scope[SCOPE_KEY] = caller
         scope["root_path"] = ""
         steps = scope["path"].removeprefix(PREFIX).strip("/").split("/")
@@ -99,15 +103,21 @@ class Loaded:
                 error = {"code": _RPC_UNREADABLE, "message": "this is no JSON, or nested too deeply"}
                 await _json({"jsonrpc": "2.0", "id": None, "error": error}, 200)(scope, receive, send)
                 return
-        out = _Answer(send, caller)
+        out = _Answer(send, caller, call)
         try:
             await self._router(scope, receive, out.send)
+        except asyncio.CancelledError:
+            if call.closing and call.streams:
+                await out.farewell(_refused(stopping(), rpc_id, is_rpc=is_rpc))
+            elif call.closing and not out.begun:
+                await _refusal(stopping(), rpc_id, is_rpc=is_rpc)(scope, receive, send)
+            raise
         except HTTPException as error:
             verbs = tuple(Headers(error.headers).get("allow", "").split(", "))
             await (wrong_verb(verbs) if error.status_code == 405 else no_such_path())(scope, receive, out.send)
         except Exception as failure:  # noqa: BLE001 - the SDK lets some through, which had to become an answer
             if caller.fault is None and caller.entered:
-                caller.fault = self._entrance.failed("A2AService", failure, peer)
+                caller.fault = self._entrance.failed("A2AService", failure, call.peer)
         if not out.begun:
             error_ = caller.fault or InvalidRequest("the request could not be read", Reason.MALFORMED_MESSAGE)
             await _refusal(error_, rpc_id, is_rpc=is_rpc)(scope, receive, send)
@@ -145,10 +155,11 @@ class Loaded:
 class _Answer:
     """What the SDK answers, unless it is to be something else."""
 
-    def __init__(self, send: Send, caller: Caller) -> None:
+    def __init__(self, send: Send, caller: Caller, call: Call) -> None:
         self._send = send
         self._caller = caller
-        self._swallows = False
+        self._call = call
+        self._swallows = self._ended = False
         self.begun = False
         """Something of it was sent."""
 
@@ -158,21 +169,35 @@ class _Answer:
             caller = self._caller
             self._swallows = caller.fault is not None or (message["status"] >= 500 and not caller.entered)
             self.begun = not self._swallows
+            streams = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
+            self._call.streams = self.begun and streams
+        elif message["type"] == "http.response.body" and not message.get("more_body"):
+            self._ended = True
         if not self._swallows:
             await self._send(message)
 
+    async def farewell(self, told: dict[str, Any]) -> None:
+        """Ends a stream that is under way with an error."""
+        if not self._ended:
+            self._ended = True
+            body = b"event: error\r\ndata: " + json.dumps(told).encode() + b"\r\n\r\n"
+            await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
-def _refusal(error: ReachError, rpc_id: Any, *, is_rpc: bool) -> Response:
-    """An error of ours, in the way of the binding."""
+
+def _refused(error: ReachError, rpc_id: Any, *, is_rpc: bool) -> dict[str, Any]:
+    """An error of ours, in the words of the binding."""
     details = details_of(error)
     if is_rpc:
         told = {"code": _RPC_ERROR, "message": error.message, "data": details}
-        headers = dict(problem(error).headers) if error.reason in _SHOWN else {}
-        status = status_of(error.reason) if error.reason in _SHOWN else 200
-        return _json({"jsonrpc": "2.0", "id": rpc_id, "error": told}, status, headers)
-    status = status_of(error.reason)
-    told = {"code": status, "status": TABLE[error.reason].code.name, "message": error.message, "details": details}
-    return _json({"error": told}, status, dict(problem(error).headers))
+        return {"jsonrpc": "2.0", "id": rpc_id, "error": told}
+    status, name = status_of(error.reason), TABLE[error.reason].code.name
+    return {"error": {"code": status, "status": name, "message": error.message, "details": details}}
+
+
+def _refusal(error: ReachError, rpc_id: Any, *, is_rpc: bool) -> Response:
+    """The same as an answer. JSON-RPC has a status for what A2A wants it to have one."""
+    status = 200 if is_rpc and error.reason not in _SHOWN else status_of(error.reason)
+    return _json(_refused(error, rpc_id, is_rpc=is_rpc), status, dict(problem(error).headers))
 
 
 def _json(body: dict[str, Any], status: int, headers: dict[str, str] | None = None) -> Response:

@@ -49,13 +49,15 @@ def input_id_of(message_id: str) -> str:
 
 
 def spec_of(request: a2a_pb2.SendMessageRequest, asker: Asker) -> task_pb2.TaskSpec:
-    """The task that a message asks for. The same message of the same caller on the same route is the same task.
+    """The task that a message asks for. The same message of the same caller on the same route is the same task; another
+    one is another task, though it has the same id, for there are callers who give each the same.
 
     Raises:
         InvalidRequest: parts or options that are none.
     """
     message, configuration = request.message, request.configuration
-    name = digest_of(asker.app_id, asker.route.token, message.message_id)
+    content = hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()
+    name = digest_of(asker.app_id, asker.route.token, message.message_id, content)
     payload, attachments = split_payloads(message.parts, most=ATTACHMENTS)
     selector = asker.route.selector(_text_of(message))
     # "text", which old callers send, is no media type: they mean that they show what comes.

@@ -11,10 +11,12 @@ from a2a.types import a2a_pb2, a2a_pb2_grpc
 
 from agentreach.v1 import event_pb2
 from reach.a2a.story import Story, fold
-from tests.a2a.conftest import Asking, message
+from reach.rpc.access import Admission
+from tests.a2a.conftest import BINDINGS, Asking, Calling, message
 from tests.a2a.test_calls import S, state_in, text_of, until
 from tests.rpc.conftest import no_tracebacks  # noqa: F401 - a fixture here too
-from tests.rpc.peers import OPTIONS, unique
+from tests.rpc.nodes import cluster
+from tests.rpc.peers import OPTIONS, AgentByHand, Stubs, reason_in, running, unique
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("no_tracebacks")]
 
@@ -132,3 +134,80 @@ async def test_PRF_10_a_server_that_nobody_calls_over_A2A_has_not_loaded_it():
         subprocess.run, [sys.executable, "-c", code], check=True, capture_output=True, text=True
     )
     assert done.stdout == "\n"
+
+
+async def test_GOV_5_errors_of_ours_say_when_to_come_back(agent, http, node, monkeypatch):
+    await agent.join(name := unique("full"))
+    monkeypatch.setattr(node._grpc.entrance.gates[Admission.SUBMITS], "limit", 0)
+    headers = {"a2a-version": "1.0"}
+    sent = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]}}
+    rest = await http.post(f"/a2a/t.{name}/message:send", json=sent, headers=headers)
+    assert (rest.status_code, rest.headers["retry-after"]) == (429, "1")
+    told = rest.json()["error"]
+    assert (told["code"], told["status"]) == (429, "RESOURCE_EXHAUSTED")
+    call = {"jsonrpc": "2.0", "id": "seven", "method": "SendStreamingMessage", "params": sent}
+    rpc = (await http.post(f"/a2a/t.{name}", json=call, headers=headers)).json()
+    assert (rpc["id"], rpc["error"]["code"]) == ("seven", -32000)
+    for details in (told["details"], rpc["error"]["data"]):
+        assert (details[0]["reason"], details[0]["domain"]) == ("TOO_MANY_STREAMS", "agentreach")
+        assert details[1]["retryDelay"] == "1s"
+    part = {"kind": "text", "text": "x"}
+    old = {**call, "method": "message/send", "params": {"message": {"messageId": "m", "role": "user", "parts": [part]}}}
+    answer = (await http.post(f"/a2a/t.{name}/", json=old)).json()
+    assert answer["error"]["data"][0]["reason"] == "TOO_MANY_STREAMS"
+    request = message("x")
+    request.tenant = "t.nobody"
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}", options=OPTIONS) as channel:
+        stub = a2a_pb2_grpc.A2AServiceStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await stub.SendMessage(request, metadata=(("a2a-version", "1.0"),))
+    assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert reason_in(error.value.trailing_metadata()) == "TOO_MANY_STREAMS"
+
+
+async def test_a_route_that_is_none_is_said_so_over_each_binding(http, node):
+    headers = {"a2a-version": "1.0"}
+    sent = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]}}
+    rest = await http.post("/a2a/nonsense/message:send", json=sent, headers=headers)
+    assert (rest.status_code, rest.json()["error"]["details"][0]["reason"]) == (404, "NO_ROUTE")
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {**sent, "tenant": "nonsense"}}
+    rpc = (await http.post("/a2a", json=call, headers=headers)).json()
+    assert rpc["error"]["data"][0]["reason"] == "NO_ROUTE"
+
+
+async def test_CLU_1_any_node_takes_calls_over_A2A(tmp_path):
+    async with cluster(tmp_path, "one", "two") as nodes:
+        nodes.share()
+        nodes.give(kind := unique("far"), "one")
+        agent = AgentByHand(nodes.stubs("one"))
+        await agent.join(kind, agent_type=kind, capabilities=[{"name": "travelling"}])
+        calling = Calling(nodes["two"].admin_port)
+        assert [skill.id for skill in (await calling.card(kind)).skills] == ["travelling"]
+        for binding in ("HTTP+JSON", "GRPC"):
+            client = await calling.client(kind, binding)
+            stream = client.send_message(message("go"))
+            task = (await anext(stream)).task
+            await agent.serve(await agent.next("offers"), "done")
+            assert state_in([one async for one in stream][-1]) == S.TASK_STATE_COMPLETED
+            assert task.id in nodes["one"].tasks()
+        await calling.close()
+        await agent.close()
+
+
+async def test_DLV_13_a_server_that_stops_ends_streams_at_once(tmp_path):
+    async with running(tmp_path) as node, Stubs(node.port) as stubs:
+        agent = AgentByHand(stubs)
+        await agent.join(name := unique("open"))
+        calling = Calling(node.admin_port)
+        streams = [(await calling.client(name, binding)).send_message(message(binding)) for binding in BINDINGS]
+        for stream in streams:
+            assert (await anext(stream)).HasField("task")
+        await agent.close()
+        begun = asyncio.get_running_loop().time()
+        stopping = asyncio.ensure_future(node.stop())
+        for stream in streams:
+            with pytest.raises(Exception, match=r"shutting down|AioRpcError"):  # each binding has its own word for it
+                await until(stream, lambda _: False)
+        await stopping
+        assert asyncio.get_running_loop().time() - begun < 8
+        await calling.close()

@@ -73,7 +73,7 @@ def bodies(count, seed):
 
 
 async def test_G2_no_body_is_a_fault_of_the_server(http, node):
-    sent = [(path, body) for path in PATHS for body in RAW]
+    sent = [(path, body) for path in PATHS[:: 3 if COUNT < 1_000 else 1] for body in RAW]
     sent += [(path, body) for seed, path in enumerate(PATHS) for body in bodies(COUNT // len(PATHS), seed)]
     for number, (path, body) in enumerate(sent):
         version = "0.3" if "/v1/" in path or number % 7 == 0 else ("1.0", "", "9", "x\t")[number % 5 // 4]
