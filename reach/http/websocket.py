@@ -62,7 +62,7 @@ class Frame(msgspec.Struct, forbid_unknown_fields=True):
     method: str | UnsetType = UNSET
     """Service and method."""
     request: dict[str, Any] | UnsetType = UNSET
-    credit: Annotated[int, Meta(ge=0, le=1 << 40)] | UnsetType = UNSET
+    credit: Annotated[int, Meta(ge=1, le=1 << 40)] | UnsetType = UNSET
     """Bytes of answers that the client will take (with `method`: to begin with; otherwise: in addition)."""
     traceparent: Annotated[str, Meta(max_length=256)] = ""
     stop: bool = False
@@ -116,6 +116,7 @@ class _Call:
         """What its request holds, in bytes."""
         self.room = asyncio.Event()
         self.stopped = False
+        """Its end is on the way."""
         self.task: asyncio.Task[None] | None = None
 
 
@@ -231,6 +232,7 @@ class Socket:
             if call is not None:
                 raise _wrong("this `id` is that of a call which is open")
             self._begin(frame.id, frame.method, frame, len(text))
+            await asyncio.sleep(0)  # it begins, or to stop it would be to forget it
         elif frame.stop:
             if call is not None and call.task is not None and not call.stopped:
                 call.stopped = True
@@ -288,6 +290,7 @@ class Socket:
             if not call.stopped:
                 raise
             last = b',"end":true'
+        call.stopped = True  # it has ended by itself, and its last frame is not to be lost
         await self._tell(call.name, last)
         self._forget(call_id, call)  # at once: the client may use the id again
 

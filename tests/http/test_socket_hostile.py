@@ -12,8 +12,10 @@ import pytest
 from reach.http import unread, websocket
 from reach.http.api import Api, ApiSettings
 from reach.http.app import create_app
+from reach.http.routes import ROWS
 from reach.http.socket_protocol import NOISE, POLICY
 from reach.rpc.inner_calls import InnerCalls
+from tests.http.bodies import PATHS, RAW, bodies_for
 from tests.http.socket_client import PATH, Closed, SocketClient
 from tests.http.test_app import Node as Health
 from tests.http.test_app import serving
@@ -168,4 +170,39 @@ async def test_GOV_5_random_bytes_after_the_handshake_harm_nobody(node):
         async with SocketClient(node.admin_port) as ws:
             ws.writer.write(os.urandom(200))
             await asyncio.sleep(0)
+    assert await is_served(node)
+
+
+async def answered(ws, number, body):
+    """Whether the socket goes on behind a frame; whatever it says of that is no fault of the server."""
+    ws.writer.write(frame(TEXT, body))
+    await ws.say(id=number, stop=True)
+    await ws.say(ping="done")
+    try:
+        while "pong" not in (told := await ws.hear()):
+            assert told.get("problem", {}).get("reason") != "INTERNAL_FAULT", (body, told)
+    except Closed as end:
+        return end.code
+    return 0
+
+
+async def test_GOV_5_G1_hostile_frames_are_no_fault_of_the_server(node):
+    """The bodies that the paths get, as frames and as requests in them: the socket goes on, but for what is no text.
+    REACH_HOSTILE says how many."""
+    count = int(os.environ.get("REACH_HOSTILE", "250"))
+    frames = [(0, body) for body in RAW if len(body) < 1 << 20]
+    for seed, rpc in enumerate(sorted({rpc for _, rpc in PATHS} & {row.rpc for row in ROWS})):
+        head = b'{"id": %d, "method": "' + rpc.encode() + b'", "request": '
+        bodies = bodies_for(rpc, count // len(PATHS) + 1, seed)
+        frames += [(number, head % number + body + b"}") for number, body in enumerate(bodies, len(frames))]
+    ws = SocketClient(node.admin_port)
+    await ws.open()
+    for number, body in frames:
+        code = await answered(ws, number, body)
+        assert code in (0, NOT_UTF8), (body, code)
+        if code:
+            ws.writer.transport.abort()
+            ws = SocketClient(node.admin_port)
+            await ws.open()
+    ws.writer.transport.abort()
     assert await is_served(node)

@@ -62,6 +62,11 @@ async def test_GOV_1_what_is_not_yours_is_not_there(node, keys):
                     told.pop("traceId")
                     answers.append(json.dumps(told).replace(name, "?"))
                 assert answers[0] == answers[1], method
+        rivals = client_of(node.admin_port, headers={**dict(keys.header("rival")), "last-event-id": "1"})
+        async with rivals as http:  # nor is what an id of an event stands for (D5)
+            told = [await http.get(f"/v1/tasks/{name}/events") for name in (task_id, "0" * len(task_id))]
+        assert [one.status_code for one in told] == [404, 404]
+        assert told[0].json()["reason"] == told[1].json()["reason"] == "TASK_NOT_FOUND"
         await agent.close()
 
 

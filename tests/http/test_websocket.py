@@ -1,10 +1,12 @@
 """Many calls on one WebSocket of a real node (API-2, STR-4, STR-5, GOV-2, GOV-5)."""
 
 import asyncio
+import json
 import logging
 from typing import Any
 
 import pytest
+from wsproto.events import Message
 
 from reach import Agent, Task
 from reach.http import websocket
@@ -106,6 +108,29 @@ async def test_DLV_1_a_question_is_answered_on_the_socket(node):
     assert said["response"]["inputId"] == "i"
     answers = [frame["response"] for frame in frames if frame["id"] == "run" and "response" in frame]
     assert answers[-1]["events"][-1]["complete"]["output"]["text"] == "it is that"
+
+
+async def test_each_call_has_one_end_whenever_it_is_stopped(node, http, agent):
+    """At once, before it could begin; when it has said something; when it has ended."""
+    task_id, offer = await given(http, agent)
+    async with SocketClient(node.admin_port) as ws:
+        for number in range(50):
+            method, request = "ResultService/StreamResult", {"taskId": task_id, "afterSequence": "2"}
+            if number % 2:
+                method, request = "DispatchService/GetTask", {"taskId": task_id}
+            text = json.dumps({"id": number, "method": method, "request": request})
+            stop = json.dumps({"id": number, "stop": True})
+            ws.writer.write(ws.conn.send(Message(text)) + ws.conn.send(Message(stop)))
+            if number % 4 > 1:
+                await asyncio.sleep(0.002)
+        ends: list[int] = []
+        while len(ends) < 50:
+            frame = await ws.hear()
+            ends += [frame["id"]] if frame.get("end") else []
+        await ws.say(ping="all said")
+        assert await ws.hear() == {"pong": "all said"}
+        assert sorted(ends) == list(range(50))
+    await agent.finish(offer, "done")
 
 
 async def test_STR_4_who_gives_no_credit_gets_no_more_and_others_go_on(node, http, agent):
@@ -294,3 +319,26 @@ async def test_DLV_13_a_server_that_stops_closes_its_sockets_and_says_why(tmp_pa
         await agent.close()
         await stopping
     assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+
+
+@pytest.mark.parametrize("how", ["stop", "reset"])
+async def test_STR_5_who_leaves_ends_his_task_only_where_he_said_so(node, http, agent, how):
+    await agent.join(unique("agent"), max_concurrency=5)
+    kept, ended = unique("kept"), unique("ended")
+    ws = SocketClient(node.admin_port)
+    await ws.open()
+    for name in (kept, ended):
+        task = spec_for(agent, taskId=name, cancelWithCaller=name == ended)
+        await ws.ask(name, "DispatchService/Run", {"task": task})
+        await agent.accept(await agent.next("offers"))
+        await ws.hear()
+    if how == "reset":
+        ws.reset()
+    else:
+        for name in (kept, ended):
+            await ws.say(id=name, stop=True)
+        await ws.hear()
+    assert (await agent.next("cancels")).key.task_id == ended
+    states = [(await http.get(f"/v1/tasks/{name}")).json()["task"]["state"] for name in (kept, ended)]
+    assert states == ["TASK_STATE_RUNNING", "TASK_STATE_CANCELLED"]
+    ws.writer.transport.abort()
