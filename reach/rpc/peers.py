@@ -19,7 +19,8 @@ from reach.errors import ReachError, Reason, ResourceExhausted
 from reach.rpc import peer_version
 from reach.rpc.peer_messages import Unreachable, identity_of, placing_from, pool_name, unavailable
 from reach.rpc.peer_secret import KEY, PeerSecret
-from reach.rpc.principal import Principal
+from reach.rpc.principal import Principal, credentials_ended
+from reach.rpc.rechecking import Recheck
 from reach.rpc.tunnel import UNREAD_BYTES, Tunnel
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.ownership import NOBODY, Owners, Peer
@@ -231,7 +232,7 @@ class Peers:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     async def call(
-        self, peer: Peer, request: peer_pb2.CallRequest, left_s: float | None
+        self, peer: Peer, request: peer_pb2.CallRequest, left_s: float | None, principal: Principal
     ) -> AsyncGenerator[bytes, None]:
         """Makes a call of the contract at its owner: the messages of its answer.
 
@@ -239,6 +240,7 @@ class Peers:
             peer: The owner.
             request: The call.
             left_s: What is left of its time, in seconds.
+            principal: Who makes it. When his credentials end, so does the call.
 
         Raises:
             Elsewhere: It was not at home there, and nothing was done; the pool is known, or the place that was tried.
@@ -251,6 +253,7 @@ class Peers:
             raise ResourceExhausted(message, Reason.RATE_LIMITED, retry_after_ms=500)
         connection.calls += 1
         call = connection.stub.Call(request, metadata=self.proof(peer), timeout=left_s)
+        recheck = Recheck(principal, call.cancel)
         try:
             while (answer := await call.read()) is not grpc.aio.EOF:
                 if answer.misplaced:
@@ -262,8 +265,11 @@ class Peers:
         except asyncio.CancelledError:
             if _asked_to_stop():
                 raise
+            if recheck.ended:
+                raise credentials_ended() from None
             raise Unreachable(f"the connection to node {peer.node_id!r} was given up") from None
         finally:
+            recheck.stop()
             connection.calls -= 1
             call.cancel()
 
@@ -280,7 +286,7 @@ class Peers:
             request=request.SerializeToString(),
         )
         try:
-            async with contextlib.aclosing(self.call(where.peer, call, BRING_SECONDS)) as answers:
+            async with contextlib.aclosing(self.call(where.peer, call, BRING_SECONDS, principal)) as answers:
                 async for answer in answers:
                     return answer
         except (Elsewhere, Unreachable) as failure:

@@ -91,6 +91,11 @@ class Principal:
         self.agent_types = agent_types
         self._keys = keys
 
+    @property
+    def can_end(self) -> bool:
+        """Whether it may be told no more at some time: certificates are looked at once, in the handshake."""
+        return self._keys is not None
+
     def still_valid(self) -> bool:
         """Whether the key was neither revoked nor expired since the call began.
 

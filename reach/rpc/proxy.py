@@ -308,13 +308,13 @@ class Proxy:
         return everywhere
 
     def _ask(self, method: str, request: Any, context: Any, where: Elsewhere) -> AsyncGenerator[bytes, None]:
-        trace = current_trace()
+        trace, principal = current_trace(), principal_of(context)
         call = peer_pb2.CallRequest(
             method=method,
-            identity=identity_of(principal_of(context)),
+            identity=identity_of(principal),
             traceparent=trace.traceparent,
             pool=pool_name(where.pool),
             spill=spill_of(where.placing),
             request=request.SerializeToString(),
         )
-        return self._peers.call(where.peer, call, context.time_remaining())
+        return self._peers.call(where.peer, call, context.time_remaining(), principal)

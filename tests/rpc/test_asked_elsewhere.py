@@ -46,7 +46,7 @@ class Others:
         self.owners = SimpleNamespace(others=lambda: [TWO, THREE])
         self.lacks: ReachError | None = None
 
-    async def call(self, peer: Peer, call: Any, left_s: float | None) -> AsyncGenerator[bytes, None]:
+    async def call(self, peer: Peer, call: Any, left_s: float | None, who: Any) -> AsyncGenerator[bytes, None]:
         self.asked.append(peer.node_id)
         self.requests.append((call.method, call.request))
         self.brought.append((call.traceparent, call.identity.tenant, left_s))
@@ -160,10 +160,10 @@ async def test_CLU_1_figures_name_each_node_that_they_lack(
     else:
         honest = others.call
 
-        async def hangs(peer: Peer, call: Any, left_s: float | None) -> AsyncGenerator[bytes, None]:
+        async def hangs(peer: Peer, call: Any, left_s: float | None, who: Any) -> AsyncGenerator[bytes, None]:
             if peer is THREE:
                 await asyncio.Event().wait()
-            async for answer in honest(peer, call, left_s):
+            async for answer in honest(peer, call, left_s, who):
                 yield answer
 
         others.call = hangs  # type: ignore[method-assign]

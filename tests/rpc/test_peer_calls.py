@@ -17,8 +17,9 @@ from agentreach.v1 import dispatch_pb2, task_pb2
 from reach.core.model import PoolKey, Requirement, Task
 from reach.core.placement import SHARDS
 from reach.core.rooms import PoolRoom
-from reach.errors import ReachError, Reason, ResourceExhausted, Unavailable
+from reach.errors import InvalidRequest, ReachError, Reason, ResourceExhausted, Unavailable
 from reach.rpc import peers as peers_module
+from reach.rpc import services as services_module
 from reach.rpc import tunnel as tunnel_module
 from reach.rpc.homes import HomeCalls, _Open
 from reach.rpc.known_nodes import KnownNodes
@@ -120,7 +121,7 @@ async def peers(far: Far) -> AsyncIterator[Peers]:
 
 async def all_of(peers: Peers, far: Far, method: str) -> list[bytes]:
     async with asyncio.timeout(TIMEOUT):
-        return [answer async for answer in peers.call(far.peer, peer_pb2.CallRequest(method=method), None)]
+        return [answer async for answer in peers.call(far.peer, peer_pb2.CallRequest(method=method), None, WHO)]
 
 
 async def waits(peers: Peers, far: Far) -> asyncio.Task[list[bytes]]:
@@ -169,12 +170,42 @@ async def test_F4_a_call_whose_time_is_over_says_nothing_about_the_others_on_its
     other = await waits(peers, far)
     connection = peers.connection(far.peer)
     with pytest.raises(ReachError) as told:
-        async for _ in peers.call(far.peer, peer_pb2.CallRequest(method="waits"), 0.05):
+        async for _ in peers.call(far.peer, peer_pb2.CallRequest(method="waits"), 0.05, WHO):
             pass
     assert told.value.reason is Reason.WAIT_EXPIRED
     assert peers.connection(far.peer) is connection
     far.go_on.set()
     assert await other == [b"first", b"second"]
+
+
+async def test_GOV_2_a_call_at_another_node_ends_with_the_credentials_that_opened_it(far, peers, monkeypatch):
+    """That node does not know them. Nobody is asked again in the name of who may no more."""
+    monkeypatch.setattr(services_module, "RECHECK_SECONDS", 0.02)
+    keys: Any = SimpleNamespace(good=True, asked=0)
+
+    def is_valid(_key_id: str) -> bool:
+        keys.asked += 1
+        return bool(keys.good)
+
+    keys.is_valid = is_valid
+    other = await waits(peers, far)
+
+    async def reads() -> None:
+        who = Principal("acme", "a", frozenset(), "k", keys)
+        async for _ in peers.call(far.peer, peer_pb2.CallRequest(method="waits"), None, who):
+            pass
+
+    reading = asyncio.create_task(reads())
+    await until(lambda: keys.asked > 2)
+    keys.good = False
+    with pytest.raises(InvalidRequest) as ended:
+        await asyncio.wait_for(reading, TIMEOUT)
+    assert ended.value.reason is Reason.UNAUTHENTICATED
+    asked = keys.asked
+    far.go_on.set()
+    assert await other == [b"first", b"second"], "those of others go on"
+    await asyncio.sleep(0.05)
+    assert keys.asked == asked
 
 
 async def test_F4_a_connection_that_was_given_up_takes_no_other_one_with_it(far, peers):
@@ -294,7 +325,7 @@ async def test_CLU_3_clients_are_told_of_nodes_that_can_be_reached(far, peers, m
 
 
 async def test_CLU_1_who_has_heard_enough_ends_the_call_at_the_other_node_too(far, peers):
-    async with aclosing(peers.call(far.peer, peer_pb2.CallRequest(method="waits"), None)) as answers:
+    async with aclosing(peers.call(far.peer, peer_pb2.CallRequest(method="waits"), None, WHO)) as answers:
         async for answer in answers:
             assert answer == b"first"
             await until(lambda: far.waiting == 1)
