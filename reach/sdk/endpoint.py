@@ -46,6 +46,7 @@ from reach.sdk.unary import UnaryCalls
 from reach.wire.status import error_to_proto
 
 FEATURES: Final = ("rejoin", "effects", "keepalive")
+HTTP_FEATURES: Final = ("rejoin", "effects", "cancel")
 UNASKED_S: Final = 45.0
 """A server that asked nothing for so long has forgotten us: we register again."""
 CALL_S: Final = 5.0
@@ -71,6 +72,7 @@ class Listen:
         token_file: File with a token that callers must show; None: everybody may call.
         auth_reference: Entry of the server's `agents.auth` that holds the same token.
         tls: `cert` and `key` to serve TLS with; `ca`: callers must have a certificate of it.
+        http: Speak HTTP, in place of gRPC. `http://host:port` as address says the same.
     """
 
     address: str
@@ -78,6 +80,13 @@ class Listen:
     token_file: str | None = None
     auth_reference: str = ""
     tls: Tls | None = None
+    http: bool = False
+
+    def __post_init__(self) -> None:
+        """Reads `http://` off the address."""
+        if self.address.startswith("http://"):
+            object.__setattr__(self, "address", self.address.removeprefix("http://").rstrip("/"))
+            object.__setattr__(self, "http", True)
 
 
 class EndpointLink:
@@ -109,14 +118,8 @@ class EndpointLink:
 
     async def run(self) -> None:
         """Runs until cancelled. Raises the ReachError of a refusal that trying again does not change."""
-        server = grpc.aio.server(options=_OPTIONS)
-        endpoint_pb2_grpc.add_AgentEndpointServiceServicer_to_server(_Servicer(self), server)
-        healthy = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
-        self._port = self._bind(server)
-        await server.start()
-        for name in ("", "agentreach.v1.AgentEndpointService"):
-            await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
+        door = self._door()
+        self._port = await door.start()
         self.connection.up = self.connection.welcomed = True
         try:
             await self._register_for_ever()
@@ -125,7 +128,7 @@ class EndpointLink:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await server.stop(0.2)
+            await door.stop()
             await self._to_server.close()
             self.attempts.threads.close()
 
@@ -159,21 +162,18 @@ class EndpointLink:
         shown = dict(metadata or ()).get("authorization", "")
         return hmac.compare_digest(str(shown).encode(), f"Bearer {self._token}".encode())
 
+    def asked(self) -> None:
+        """The server has called."""
+        self.asked_at = time.monotonic()
+
     # -- the server ---------------------------------------------------------------------------------------------------
 
-    def _bind(self, server: grpc.aio.Server) -> int:
-        address, tls = self._listen.address, self._listen.tls
-        try:
-            if tls is None:
-                return server.add_insecure_port(address)
-            if tls.cert is None or tls.key is None:
-                raise InvalidRequest("to serve TLS an agent needs cert and key")
-            pair = (Path(tls.key).read_bytes(), Path(tls.cert).read_bytes())
-            roots = Path(tls.ca).read_bytes() if tls.ca is not None else None
-            credentials = grpc.ssl_server_credentials([pair], roots, require_client_auth=roots is not None)
-            return server.add_secure_port(address, credentials)
-        except RuntimeError as error:
-            raise InvalidRequest(f"cannot listen on {address}: is another program using the port?") from error
+    def _door(self) -> Any:
+        if not self._listen.http:
+            return _GrpcDoor(self, self._listen)
+        from reach.sdk.http_door import HttpDoor  # most agents need none
+
+        return HttpDoor(self, self._listen)
 
     def _url(self) -> str:
         host, _, port = (self._listen.advertise or self._listen.address).rpartition(":")
@@ -181,7 +181,7 @@ class EndpointLink:
             port = str(self._port)
         if host in ("0.0.0.0", "[::]", "::", ""):
             host = _own_address(self._target.addresses[0])
-        return f"{'grpcs' if self._listen.tls is not None else 'grpc'}://{host}:{port}"
+        return f"{'http' if self._listen.http else 'grpc'}{'s' if self._listen.tls is not None else ''}://{host}:{port}"
 
     async def _register_for_ever(self) -> None:
         tries = 0
@@ -222,6 +222,8 @@ class EndpointLink:
         self.welcomed.set()
 
     def _features(self) -> list[str]:
+        if self._listen.http:
+            return [*HTTP_FEATURES]
         return [*FEATURES, *(feature for feature in self._registration["features"] if feature == "handoff")]
 
     async def _beat(self) -> None:
@@ -264,6 +266,43 @@ class EndpointLink:
         task.add_done_callback(self._tasks.discard)
 
 
+class _GrpcDoor:
+    """Where one agent listens for gRPC."""
+
+    def __init__(self, link: EndpointLink, listen: Listen) -> None:
+        self._listen = listen
+        self._server = grpc.aio.server(options=_OPTIONS)
+        endpoint_pb2_grpc.add_AgentEndpointServiceServicer_to_server(_Servicer(link), self._server)
+        self._healthy = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._healthy, self._server)
+
+    async def start(self) -> int:
+        """Listens; the port. Raises InvalidRequest if that cannot be."""
+        port = self._bind()
+        await self._server.start()
+        for name in ("", "agentreach.v1.AgentEndpointService"):
+            await self._healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
+        return port
+
+    async def stop(self) -> None:
+        """Ends all calls."""
+        await self._server.stop(0.2)
+
+    def _bind(self) -> int:
+        server, address, tls = self._server, self._listen.address, self._listen.tls
+        try:
+            if tls is None:
+                return server.add_insecure_port(address)
+            if tls.cert is None or tls.key is None:
+                raise InvalidRequest("to serve TLS an agent needs cert and key")
+            pair = (Path(tls.key).read_bytes(), Path(tls.cert).read_bytes())
+            roots = Path(tls.ca).read_bytes() if tls.ca is not None else None
+            credentials = grpc.ssl_server_credentials([pair], roots, require_client_auth=roots is not None)
+            return server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise InvalidRequest(f"cannot listen on {address}: is another program using the port?") from error
+
+
 class _Servicer(endpoint_pb2_grpc.AgentEndpointServiceServicer):
     """What Agent-Reach calls. Method names are those of the contract."""
 
@@ -274,7 +313,7 @@ class _Servicer(endpoint_pb2_grpc.AgentEndpointServiceServicer):
     async def _admit(self, context: Any) -> None:
         if not self._link.allows(context.invocation_metadata()):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "show the token of this agent")
-        self._link.asked_at = time.monotonic()
+        self._link.asked()
 
     async def Execute(  # noqa: N802
         self, request: endpoint_pb2.ExecuteRequest, context: Any

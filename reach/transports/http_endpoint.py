@@ -54,6 +54,7 @@ class HttpWay:
         self.target = Target(address.tls, address.host, address.port, address.path or "/")
         self.health = self.target._replace(path=endpoint.health_path or HEALTH_PATH)
         self.authorization = f"Bearer {approach.token}" if approach.token else ""
+        self.rejoins = endpoint.rejoins
         self._roots = approach.tls_roots
 
     def takes_over(self, former: Way) -> None:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from agentreach.v1 import endpoint_pb2
 from reach.transports.http_bodies import whole
 from reach.transports.seam import CheckOutcome, ProbeOutcome
-from reach.wire.agent_http import read_health, said_in
+from reach.wire.agent_http import RUNNING_HEADER, believed_text, read_health, said_in
 
 if TYPE_CHECKING:
     from reach.transports.http_endpoint import HttpWay
 
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 CONNECTIONS: Final = 4
 """Probes and checks of one endpoint at a time."""
 BODY_BYTES: Final = 64 << 10
@@ -33,7 +34,7 @@ class _Asked(NamedTuple):
     """What a GET came to."""
 
     status: int = 0
-    headers: Mapping[str, str] = MappingProxyType({})
+    headers: Mapping[str, str] = _NONE
     body: bytes = b""
     error: str = ""
     refused: bool = False
@@ -61,8 +62,9 @@ class HttpSounder:
         return ProbeOutcome(True, rtt_ms, serving=read_health(asked.status, asked.headers, asked.body).ready)
 
     async def check(self, running: Iterable[tuple[str, str, int]], tenant: str) -> CheckOutcome:
-        """See Sounder. What it runs is not asked: it may say so."""
-        asked = await self._get(self._pool or await self._opened())
+        """See Sounder. What it runs is asked only where attempts can be joined again; others may say so."""
+        more = {RUNNING_HEADER: believed_text(running, tenant)} if self._way.rejoins else {}
+        asked = await self._get(self._pool or await self._opened(), more)
         if asked.error or asked.status in _OTHERS:
             return CheckOutcome(None, asked.error or f"HTTP {asked.status}", asked.refused)
         if asked.status in _REFUSED:
@@ -76,10 +78,10 @@ class HttpSounder:
         health = read_health(asked.status, asked.headers, asked.body)
         return CheckOutcome(health.answer, knows=health.knows)
 
-    async def _get(self, pool: Any) -> _Asked:
+    async def _get(self, pool: Any, more: Mapping[str, str] = _NONE) -> _Asked:
         guarded = import_module("reach.transports.guarded")
         target = self._way.health
-        headers = self._way.headers(target, {"accept": "application/json, */*;q=0.5"})
+        headers = self._way.headers(target, {"accept": "application/json, */*;q=0.5", **more})
         try:
             async with asyncio.timeout(self._timeout_s):
                 async with pool.stream("GET", guarded.url_of(target), headers=headers) as response:

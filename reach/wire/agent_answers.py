@@ -19,7 +19,7 @@ from reach.wire.status import bounded_text
 
 RAW_BYTES: Final = 1_000
 """What is kept of an answer that cannot be read."""
-OUTCOMES: Final = ("error", "result", "waiting", "released")
+OUTCOMES: Final = ("error", "result", "waiting", "released", "folded")
 BESIDE: Final = frozenset(
     {
         *("protocol_version", "task_id", "attempt", "fencing_token", "status", "data", "media_type", "confidence"),
@@ -28,6 +28,7 @@ BESIDE: Final = frozenset(
     }
 )
 """What an envelope may have beside its outcome; `data.agent_output` is the result in the envelope of DLV-12."""
+_ITEMS: Final = frozenset({*OUTCOMES, "accept", "delta", "progress", "checkpoint"})
 _REASONS: Final = {
     ErrorClass.AGENT_ERROR: Reason.AGENT_FAILED,
     ErrorClass.INVALID_REQUEST: Reason.INVALID_FIELD,
@@ -156,9 +157,16 @@ def outcome_of(said: dict[str, Any], raw: bytes) -> attempt_pb2.AttemptResult:
         result.waiting.CopyFrom(_waiting(said["waiting"], raw))
     elif said.get("released") is not None:
         result.released.reason = bounded_text(str(said["released"]), 1_024)
+    elif said.get("folded") is not None:
+        result.folded.last_attempt_sequence = _count(said["folded"])
     else:
         value = said["result"] if "result" in said else said.get("data", {}).get("agent_output")
         result.output.CopyFrom(_payload(value, said, raw))
+    _fill_beside(result, said)
+    return result
+
+
+def _fill_beside(result: attempt_pb2.AttemptResult, said: dict[str, Any]) -> None:
     confidence = said.get("confidence")
     if isinstance(confidence, int | float) and not isinstance(confidence, bool):
         result.confidence = confidence
@@ -173,7 +181,10 @@ def outcome_of(said: dict[str, Any], raw: bytes) -> attempt_pb2.AttemptResult:
             getattr(result, field)[name] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     if isinstance(said.get("agent_status"), dict):
         result.status.CopyFrom(status_from(said["agent_status"]))
-    return result
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and 0 < value < 1 << 63 else 0
 
 
 def _pairs(value: Any) -> list[tuple[str, Any]]:
@@ -270,13 +281,14 @@ def item_of(said: dict[str, Any], raw: bytes) -> endpoint_pb2.ExecuteResponse | 
         Unreadable: It cannot be taken.
     """
     response = endpoint_pb2.ExecuteResponse()
+    if said.get("accept") is not None:
+        name_in(response.accept.key, said)
+        response.accept.SetInParent()
     if said.get("delta") is not None:
         delta = response.deltas.add()
         name_in(delta.key, said)
         delta.delta.CopyFrom(_delta(said, raw))
-        sequence = said.get("attempt_sequence")
-        if isinstance(sequence, int) and 0 < sequence < 1 << 63:
-            delta.attempt_sequence = sequence
+        delta.attempt_sequence = _count(said.get("attempt_sequence"))
     if said.get("progress") is not None or said.get("checkpoint") is not None:
         _progress(response.progress.add(), said, raw)
     if any(said.get(name) is not None for name in OUTCOMES) or "result" in said or _has_output(said):
@@ -330,10 +342,10 @@ def of_event(event: str, data: str) -> endpoint_pb2.ExecuteResponse | None:
     kind = {"complete": "result", "chunk": "delta", "token": "delta"}.get(event, event)
     if kind in ("", "message"):
         said = _object(raw)
-        if said is not None and (said.keys() & {*OUTCOMES, "delta", "progress", "checkpoint"} or _has_output(said)):
+        if said is not None and (said.keys() & _ITEMS or _has_output(said)):
             return item_of(said, raw)
         return item_of({"delta": data}, raw) if data else None
-    if kind not in (*OUTCOMES, "delta", "progress"):
+    if kind not in (*OUTCOMES, "accept", "delta", "progress"):
         return None  # heartbeats, and what later versions say
     said = _object(raw)
     if said is not None and (kind in said or is_envelope(said)):

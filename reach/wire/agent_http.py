@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import msgspec
 
@@ -20,6 +20,9 @@ HEALTH_PATH: Final = "/healthz"
 STATUS_HEADER: Final = "agentreach-status"
 READY_HEADER: Final = "agentreach-ready"
 BOOT_HEADER: Final = "agentreach-boot-id"
+RUNNING_HEADER: Final = "agentreach-running"
+"""Of our question how an agent is: the attempts that we believe to run there, if it can be joined again."""
+HEADER_BYTES: Final = 6 << 10
 NOT_READY: Final = frozenset(
     {"loading", "starting", "warming", "initializing", "not_ready", "not ready", "unavailable"}
 )
@@ -199,6 +202,28 @@ def _document(body: bytes) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def believed_text(running: Iterable[tuple[str, str, int]], tenant: str) -> str:
+    """Attempts in a header, as many as have room; `tenant`, the agent's own, is left out."""
+    names, size = [], 0
+    for owner, task_id, attempt in running:
+        name = f"{quote('' if owner == tenant else owner, safe='')}/{quote(task_id, safe='')}/{attempt}"
+        size += len(name) + 1
+        if size > HEADER_BYTES:
+            break
+        names.append(name)
+    return ",".join(names)
+
+
+def believed_in(text: str) -> list[tuple[str, str, int]]:
+    """(tenant, task_id, attempt) of a header; what cannot be read is left out."""
+    found = []
+    for name in text.split(","):
+        parts = name.strip().split("/")
+        if len(parts) == 3 and parts[2].isascii() and parts[2].isdigit() and len(parts[2]) < 10:
+            found.append((unquote(parts[0]), unquote(parts[1]), int(parts[2])))
+    return found
 
 
 def handle_from(endpoint_url: str, headers: Mapping[str, str], body: bytes) -> str:

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from agentreach.v1 import task_pb2
-from tests.e2e.plain import DEADLINE, Plain, timeouts
+from tests.e2e.conftest import StartAgents
+from tests.e2e.plain import DEADLINE, Plain, spec, timeouts
 from tests.e2e.processes import Server, eventually, tell
 
 pytestmark = pytest.mark.e2e
@@ -110,6 +111,15 @@ def test_HLT_4_who_restarts_and_loads_a_model_gets_no_work_before_it_is_ready(
     told = call(server, {"payload": "Ada", "wait_ms": 15_000})
     assert told["data"] == {"agent_output": "Hello, Ada!"}
     assert time.monotonic() - begun > 1, "not before it was ready"
+
+
+def test_DLV_3_an_agent_of_the_sdk_is_joined_again_over_http(server: Server, plain: Plain, start_agents: StartAgents):
+    (agent,) = start_agents(1, "--listen", "http://127.0.0.1:0")
+    plain.dispatch(spec("sleep", {"seconds": 2}, "joined"))
+    eventually(lambda: plain.get("joined").state == task_pb2.TASK_STATE_RUNNING, "it runs")
+    server.restart()
+    result = plain.result("joined", DEADLINE)
+    assert (result.state, result.attempts, result.instance_id) == (SUCCEEDED, 1, agent.instance())
 
 
 def test_DLV_3_what_was_accepted_outlives_a_restart_of_the_server(server: Server, plain: Plain, start: Start):
