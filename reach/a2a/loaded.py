@@ -79,9 +79,11 @@ class Loaded:
                 Route(CATALOG, self._catalog),
                 Route(f"{PREFIX}{CARD}", self._card),
                 Route(f"{PREFIX}/{{tenant}}{CARD}", self._card),
-                *(Route(path, rpc, methods=["POST"]) for path in (PREFIX, f"{PREFIX}/")),
-                Route(f"{PREFIX}/{{tenant}}/", rpc, methods=["POST"]),
-                Mount(PREFIX, routes=[*rest, Route("/{tenant}", rpc, methods=["POST"])]),
+                # Where JSON-RPC is spoken, the card is shown to those who look.
+                *_both(PREFIX, rpc, self._card),
+                *_both(f"{PREFIX}/", rpc, self._card),
+                *_both(f"{PREFIX}/{{tenant}}/", rpc, self._card),
+                Mount(PREFIX, routes=[*rest, *_both("/{tenant}", rpc, self._card)]),
             ],
             redirect_slashes=False,
         )
@@ -182,6 +184,10 @@ class _Answer:
             self._ended = True
             body = b"event: error\r\ndata: " + json.dumps(told).encode() + b"\r\n\r\n"
             await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _both(path: str, posted: Any, shown: Any) -> list[Route]:
+    return [Route(path, posted, methods=["POST"]), Route(path, shown, methods=["GET"])]
 
 
 def _refused(error: ReachError, rpc_id: Any, *, is_rpc: bool) -> dict[str, Any]:

@@ -74,7 +74,10 @@ async def test_API_3_the_fleet_has_a_card_and_a_catalog_of_all_cards(calling, ag
     mine = entries[f"{at}/a2a/t.{name}/.well-known/agent-card.json"]
     assert mine["type"] == "application/a2a-agent-card+json"
     assert (await http.get(mine["url"])).json()["name"] == name
-    assert (await http.get("/a2a/.well-known/agent-card.json")).json()["name"] == "Agent-Reach"
+    for path in ("/a2a/.well-known/agent-card.json", "/a2a", "/a2a/"):
+        assert (await http.get(path)).json()["name"] == "Agent-Reach"
+    for path in (f"/a2a/t.{name}", f"/a2a/t.{name}/"):
+        assert (await http.get(path)).json()["name"] == name
 
 
 async def test_API_3_there_is_no_card_of_a_type_that_nobody_has(http):
@@ -82,7 +85,7 @@ async def test_API_3_there_is_no_card_of_a_type_that_nobody_has(http):
         answer = await http.get(f"/a2a/{route}/.well-known/agent-card.json")
         assert (answer.status_code, answer.json()["reason"]) == (404, "NO_ROUTE")
     assert (await http.get("/a2a/t.x/y")).status_code == 404
-    assert (await http.get("/a2a")).status_code == 405
+    assert (await http.put("/a2a")).status_code == 405
 
 
 async def test_G6_a_card_says_what_is_configured_and_not_what_a_request_calls_us(http, agent):
