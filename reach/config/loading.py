@@ -21,7 +21,7 @@ from reach.config.sections import Config
 from reach.errors import InvalidRequest
 
 PREFIX: Final = "AGENT_REACH_"
-CLIENT_VARIABLES: Final = frozenset({"AGENT_REACH_ADDR", "AGENT_REACH_API_KEY"})
+CLIENT_VARIABLES: Final = frozenset({"AGENT_REACH_ADDR", "AGENT_REACH_API_KEY", "AGENT_REACH_API_KEY_FILE"})
 """Read by clients and agents, which may share an environment with the server; not ours."""
 
 

@@ -14,7 +14,7 @@ import msgspec
 from reach.config.loading import CLIENT_VARIABLES, PREFIX
 from reach.config.sections import Config
 
-_PASSED_OVER: Final = " and ".join(f"`{name}`" for name in sorted(CLIENT_VARIABLES))
+_PASSED_OVER: Final = ", ".join(f"`{name}`" for name in sorted(CLIENT_VARIABLES))
 _HEAD: Final = f"""\
 # Configuration
 

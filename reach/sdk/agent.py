@@ -42,6 +42,7 @@ from reach.sdk.link import Link
 from reach.sdk.once import end, once_of
 from reach.sdk.outcomes import Outcome
 from reach.sdk.payloads import Fields
+from reach.sdk.showing import KeyLike
 from reach.version import VERSION
 
 log = logging.getLogger("reach.sdk")
@@ -62,7 +63,8 @@ class Agent(SessionHooks):
         capabilities: What it can do: names, dicts or `Capability`.
         tags: Tags for selectors.
         addr: `host:port`, or several nodes, as `a:8900,b:8900` or a list; None: AGENT_REACH_ADDR, else 127.0.0.1:8900.
-        api_key: None: the environment's AGENT_REACH_API_KEY.
+        api_key: A key or token, or a function that gives the one of now. None: AGENT_REACH_API_KEY, else what is in
+            the file that AGENT_REACH_API_KEY_FILE names.
         tls: A `Tls`, the path of a CA file, or True for the authorities of the system.
         instance_id: None: `{agent_id}@{host}#{6 random}`, so that copies on one host are told apart.
         version: Its version; a grown one is a canary.
@@ -81,7 +83,7 @@ class Agent(SessionHooks):
         capabilities: Iterable[CapabilityLike] = (),
         tags: Iterable[str] = (),
         addr: AddressLike = None,
-        api_key: str | None = None,
+        api_key: KeyLike = None,
         tls: TlsLike = None,
         instance_id: str | None = None,
         version: str = "",

@@ -12,6 +12,7 @@ from typing import Any, Final
 import grpc
 
 from reach.sdk.addresses import Rotation, Told, read_addresses
+from reach.sdk.showing import KeyLike, Metadata, Shown
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8900"
 PROTOCOL_VERSION: Final = "1"
@@ -101,16 +102,25 @@ AddressLike = str | Iterable[str] | None
 class Target:
     """A server, or several that work as one: makes channels and the metadata of calls."""
 
-    __slots__ = ("_credentials", "addresses", "metadata", "told")
+    __slots__ = ("_credentials", "_shown", "addresses", "told")
 
-    def __init__(self, addr: AddressLike, api_key: str | None, tls: TlsLike) -> None:
+    def __init__(self, addr: AddressLike, api_key: KeyLike, tls: TlsLike) -> None:
         given = addr if addr is not None else os.environ.get("AGENT_REACH_ADDR", "")
         self.addresses = read_addresses(given) or (DEFAULT_ADDRESS,)
         self.told = Told()
         """Other nodes of the cluster."""
-        key = api_key if api_key is not None else os.environ.get("AGENT_REACH_API_KEY", "")
-        self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {key}"),) if key else ()
+        self._shown = Shown(api_key)
         self._credentials = _credentials(tls)
+
+    @property
+    def metadata(self) -> Metadata:
+        """What a call shows now."""
+        return self._shown.metadata()
+
+    @property
+    def renews(self) -> bool:
+        """Whether a call may show something else next time."""
+        return self._shown.renews
 
     @property
     def address(self) -> str:

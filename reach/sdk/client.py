@@ -33,6 +33,7 @@ from reach.sdk.entries import (
 from reach.sdk.handle import TaskHandle
 from reach.sdk.inheritance import CURRENT, inherited
 from reach.sdk.payloads import Fields, checked_size, payload_fields
+from reach.sdk.showing import KeyLike
 from reach.sdk.specs import Heads, TaskOptions, task_id_of, trace_content, unsendable
 from reach.sdk.tracing import current_trace
 from reach.sdk.unary import TIMEOUT_S, UnaryCalls
@@ -49,7 +50,8 @@ class Client:
     Args:
         addr: `host:port`, or several nodes of a cluster, as `a:8900,b:8900` or a list; None: the environment's
             AGENT_REACH_ADDR, else 127.0.0.1:8900.
-        api_key: None: the environment's AGENT_REACH_API_KEY.
+        api_key: A key or token, or a function that gives the one of now. None: AGENT_REACH_API_KEY, else what is in
+            the file that AGENT_REACH_API_KEY_FILE names.
         tls: A `Tls`, the path of a CA file, or True for the authorities of the system.
         app_id: The application, for sessions that are given as (user, conversation).
         source: What asks, for people: the `source` of all tasks that name none.
@@ -61,7 +63,7 @@ class Client:
         self,
         addr: AddressLike = None,
         *,
-        api_key: str | None = None,
+        api_key: KeyLike = None,
         tls: TlsLike = None,
         app_id: str = "",
         source: str = "",

@@ -177,6 +177,7 @@ class Connection:
         self._ending: asyncio.Future[None] | None = None
         self._before: Call = None
         self._told: bool | None = None
+        self._has_worked = False
 
     async def run(self) -> None:
         """Runs until cancelled or `end`. Raises the ReachError of a refusal that trying again does not change."""
@@ -191,7 +192,7 @@ class Connection:
                 if error is None:  # the server asked for a new stream
                     continue
                 self._close_before()
-                if error.reason in FATAL:
+                if error.reason in FATAL and not self._may_be_renewed(error):
                     raise error
                 self._tell_lost(error)
                 self._peer.lost(error)
@@ -206,10 +207,14 @@ class Connection:
             self._close_before()
             await channel.close()
 
+    def _may_be_renewed(self, error: ReachError) -> bool:
+        """Tokens expire, and the next one is there already, or in a moment: who was let in before tries again."""
+        return error.reason is Reason.UNAUTHENTICATED and self._target.renews and self._has_worked
+
     def established(self) -> None:
         """The peer has what it needs from the new stream: the wait starts small again, the old stream may go."""
         self._lost_at = None
-        self.up = self.welcomed = True
+        self.up = self.welcomed = self._has_worked = True
         self._close_before()
         self._rotation.worked()
         if self._told is False:

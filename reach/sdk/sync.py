@@ -16,6 +16,7 @@ from reach.sdk.answers import Event, Result, TaskInfo, TextPiece
 from reach.sdk.channel import AddressLike, ForkGuard, TlsLike
 from reach.sdk.client import Client
 from reach.sdk.handle import TaskHandle
+from reach.sdk.showing import KeyLike
 from reach.sdk.specs import TaskOptions
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class SyncClient:
         self,
         addr: AddressLike = None,
         *,
-        api_key: str | None = None,
+        api_key: KeyLike = None,
         tls: TlsLike = None,
         app_id: str = "",
         source: str = "",
