@@ -24,6 +24,9 @@ class ClientIdentity(Section, frozen=True):
     tenant: Name
     app_id: Name
     scopes: Annotated[frozenset[Scope], Meta(min_length=1)]
+    agent_types: Annotated[frozenset[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=100)] = (
+        frozenset()
+    )
 
 
 class Server(Section, frozen=True):
@@ -55,7 +58,8 @@ class Server(Section, frozen=True):
     them."""
     client_identities: Annotated[list[ClientIdentity], Meta(max_length=1000)] = field(default_factory=list)
     """Who client certificates stand for: a list of `identity` (a subject alternative name or the common name, compared
-    exactly), `tenant`, `app_id` and `scopes`. Needs `auth: keys` and `tls_client_ca`."""
+    exactly), `tenant`, `app_id`, `scopes`, and `agent_types` (the only types of agents that they may be and may give
+    tasks to; without it: all). Needs `auth: keys` and `tls_client_ca`."""
     max_streams: Calls = 20_000
     """Calls that stay open at the same time: attached agents, readers, watchers. Too small: agents and readers are
     refused (TOO_MANY_STREAMS). Too large: memory, about 20 KiB each."""

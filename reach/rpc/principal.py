@@ -149,6 +149,8 @@ class Identity(Rights, Protocol):
 
     @property
     def identity(self) -> str: ...
+    @property
+    def agent_types(self) -> frozenset[str]: ...
 
 
 class KeyAuthentication:
@@ -161,7 +163,10 @@ class KeyAuthentication:
         self._keys = keys
         self._tokens = tokens
         self._identities = {
-            row.identity.encode(): Principal(row.tenant, row.app_id, frozenset(row.scopes)) for row in identities
+            row.identity.encode(): Principal(
+                row.tenant, row.app_id, frozenset(row.scopes), agent_types=frozenset(row.agent_types)
+            )
+            for row in identities
         }
 
     def authenticate(self, authorization: str, peer: Callable[[], PeerProperties]) -> Principal:

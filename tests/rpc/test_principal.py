@@ -20,6 +20,7 @@ class Row:
     tenant: str = "acme"
     app_id: str = "billing"
     scopes: frozenset[str] = frozenset({"caller"})
+    agent_types: frozenset[str] = frozenset()
 
 
 ROWS = [Row("spiffe://acme/billing"), Row("by-name", app_id="named")]
@@ -47,6 +48,15 @@ def test_a_certificate_that_the_configuration_names_is_a_principal(store, proper
     principal = KeyAuthentication(store, ROWS).authenticate("", peer(**properties))
     assert (principal.tenant, principal.app_id, principal.key_id) == ("acme", app_id, "")
     assert principal.still_valid()
+
+
+def test_GOV_2_a_certificate_may_be_for_some_types_of_agents(store):
+    rows = [Row("by-name", agent_types=frozenset({"echo"}))]
+    principal = KeyAuthentication(store, rows).authenticate("", peer(x509_common_name=[b"by-name"]))
+    principal.check_type("echo")
+    with pytest.raises(InvalidRequest) as raised:
+        principal.check_type("sum")
+    assert raised.value.reason is Reason.PERMISSION_DENIED
 
 
 @pytest.mark.parametrize(

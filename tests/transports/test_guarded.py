@@ -112,7 +112,7 @@ async def test_GOV_6_the_listener_hears_of_who_may_connect(door: Door) -> None:
     assert door.connections == 2
 
 
-async def test_GOV_6_webhooks_connect_to_no_hostile_url(door: Door) -> None:
+async def test_GOV_6_G5_webhooks_connect_to_no_hostile_url(door: Door) -> None:
     poster = Poster(WebhookRules().refusal, 2.0)
     for host in (*THIS_MACHINE, *NEVER, *PRIVATE):
         target = target_of(f"http://{host}:{door.port}/")
