@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from collections.abc import Iterable
 from typing import Any, Final
 
 import h11
 import msgspec
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from reach.errors import InvalidRequest, Reason
 from reach.http.certificates import KEY, names_of
@@ -24,6 +25,8 @@ HANDSHAKE_SECONDS: Final = 5.0
 """How long a client may take to agree on TLS."""
 LINGER_SECONDS: Final = 2.0
 """How long what is left of a body is thrown away after its answer, so that the client can read that."""
+STOP_SECONDS: Final = 1.8
+"""How long a connection may stay open when the server stops; a little less than all that uvicorn waits."""
 
 
 class Protocol(H11Protocol):
@@ -55,6 +58,9 @@ class Protocol(H11Protocol):
     def handle_events(self) -> None:
         """Something came, or an answer is complete."""
         super().handle_events()
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and cycle.keep_alive and _is_ambiguous(cycle.scope["headers"]):
+            cycle.keep_alive = False
         if self.conn.their_state is not h11.IDLE:
             self._end_head()  # it is whole
         elif self._head is None and self.conn.trailing_data[0]:
@@ -85,8 +91,15 @@ class Protocol(H11Protocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP, or too much of it, gets a problem like any other mistake."""
+        """What is no HTTP, or too much of it, gets a problem like any other mistake, unless its answer has begun."""
         cause = sys.exc_info()[1]
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # who handles the request hears that nobody listens
+            cycle.message_event.set()
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
         status = cause.error_status_hint if isinstance(cause, h11.RemoteProtocolError) else 400
         message = "the headers are too large" if status == 431 else "this is not a request of HTTP/1.1"
         body = msgspec.json.encode(document(InvalidRequest(message, Reason.MALFORMED_MESSAGE), status))
@@ -94,6 +107,11 @@ class Protocol(H11Protocol):
         for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
+
+    def shutdown(self) -> None:
+        """The server stops. Who does not take his answer is not waited for."""
+        super().shutdown()
+        self.loop.call_later(STOP_SECONDS, self.transport.abort)
 
     def _should_upgrade(self) -> bool:
         """Only to WebSocket, and if there is room; other offers, such as curl's of HTTP/2, are not taken up."""
@@ -116,6 +134,13 @@ class Protocol(H11Protocol):
     def _end_unread(self) -> None:
         if self._unread is not None:
             self._unread.end()
+
+
+def _is_ambiguous(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a head tells two lengths of its body: somebody between may have believed the other one, and take the rest
+    for another request (RFC 9112, 6.1: answer, and close)."""
+    names = {name for name, _ in headers}
+    return b"transfer-encoding" in names and b"content-length" in names
 
 
 def socket_protocol(**arguments: Any) -> Any:

@@ -18,6 +18,8 @@ SLICE_BYTES: Final = 4_096
 """Read in one turn of the loop: at most 700 of the smallest frames, about 5 ms."""
 SMALL_BYTES: Final = 512
 """A fragment of a message with less than that counts as noise."""
+STOP_SECONDS: Final = 1.8
+"""How long a connection may stay open when the server stops; a little less than all that uvicorn waits."""
 NOISE: Final = 200
 """Pings, pongs and small fragments that a client may send in a second."""
 POLICY: Final = 1008
@@ -33,6 +35,8 @@ class SocketProtocol(WSProtocol):
         self._eating: asyncio.Handle | None = None
         self._second = 0.0
         self._noise = 0
+        self._fragment = 0
+        """How much of a fragment is here."""
         self._unread: Unread | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -59,6 +63,11 @@ class SocketProtocol(WSProtocol):
         if self._unread is not None:
             self._unread.end()
         super().resume_writing()
+
+    def shutdown(self) -> None:
+        """The server stops. Who does not read is not waited for."""
+        super().shutdown()
+        self.loop.call_later(STOP_SECONDS, self.transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Holds it, and reads no more before it is eaten."""
@@ -104,8 +113,12 @@ class SocketProtocol(WSProtocol):
         return message
 
     def handle_message(self, event: events.TextMessage | events.BytesMessage) -> None:
-        """A message, or a part of one."""
-        if event.message_finished or len(event.data) >= SMALL_BYTES or self._is_quiet():
+        """A message, or a part of one: of a fragment that ends, or because the rest has not come yet."""
+        self._fragment += len(event.data)
+        is_small = event.frame_finished and not event.message_finished and self._fragment < SMALL_BYTES
+        if event.frame_finished:
+            self._fragment = 0
+        if not is_small or self._is_quiet():
             super().handle_message(event)
 
     def handle_close(self, event: events.CloseConnection) -> None:

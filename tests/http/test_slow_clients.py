@@ -10,12 +10,14 @@ import ssl
 import statistics
 import time
 from contextlib import AsyncExitStack
+from typing import cast
 
 import pytest
 
-from reach.http import app, bodies, protocol
+from reach.http import app, bodies, protocol, socket_protocol, websocket
 from reach.telemetry.metrics import resident_bytes
 from tests.e2e.processes import tell
+from tests.http.conftest import client_of
 from tests.http.socket_client import SocketClient
 from tests.http.test_app import Node as Health
 from tests.http.test_app import serving
@@ -29,6 +31,7 @@ IDLE = int(os.environ.get("IDLE", "1000"))
 SLOW = 100
 """Connections that send a byte now and then, half of them of a head and half of a body."""
 CALLS = 60
+GET = b"GET %s HTTP/1.1\r\nhost: localhost\r\n"
 POST = b"POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\n"
 
 
@@ -163,6 +166,10 @@ async def test_GOV_5_who_was_answered_before_his_body_is_not_listened_to_for_lon
         (POST + b"transfer-encoding: chunked\r\n\r\nzz\r\n", [b"400"]),
         (POST + b"transfer-encoding: chunked\r\n\r\nffffffffffffffffffffff\r\n", [b"400"]),
         (POST + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", [b"501"]),
+        # Two lengths: the rest is not taken for a request, whatever somebody between may have made of it.
+        (POST + b"content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + POST + b"\r\n", [b"400"]),
+        (GET % b"/healthz" + b"transfer-encoding: chunked\r\n\r\nzz\r\n", [b"400"]),
+        (GET % b"/v1/watch/tasks" + b"transfer-encoding: chunked\r\n\r\nzz\r\n", [b"400"]),
     ],
 )
 async def test_GOV_5_lengths_that_lie_harm_nobody(node, http, sent, statuses):
@@ -173,6 +180,36 @@ async def test_GOV_5_lengths_that_lie_harm_nobody(node, http, sent, statuses):
     one.close()
     assert re.findall(rb"HTTP/1\.1 (\d+) ", said) == statuses, said
     assert (await http.get("/healthz")).status_code == 200
+
+
+async def test_GOV_5_a_body_that_is_none_ends_an_answer_that_has_begun(node, http):
+    one = await Raw.to(node.admin_port, GET % b"/v1/watch/tasks" + b"transfer-encoding: chunked\r\n\r\n")
+    assert await one.status() == b"200"
+    async with asyncio.timeout(TIMEOUT):
+        await one.reader.readuntil(b"event: change")
+    one.writer.write(b"zz\r\n")
+    await one.rest()
+    one.close()
+    assert (await http.get("/healthz")).status_code == 200
+
+
+async def test_DLV_13_who_takes_no_answers_does_not_hold_up_the_end(tmp_path, caplog, monkeypatch):
+    """Neither is the server late, nor does it complain."""
+    monkeypatch.setattr(websocket, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(socket_protocol, "STOP_SECONDS", 0.3)
+    async with running(tmp_path) as node, client_of(node.admin_port) as http:
+        spec = {"taskId": "large", "selector": {"agentId": "nobody"}, "payload": {"text": "x" * (2 * MIB)}}
+        assert (await http.post("/v1/tasks", json={"task": spec})).status_code == 200
+        ws = SocketClient(node.admin_port)
+        await ws.open()
+        cast("asyncio.Transport", ws.writer.transport).pause_reading()
+        for number in range(20):
+            await ws.ask(number, "DispatchService/GetTask", {"taskId": "large"})
+        await asyncio.sleep(0.5)
+        async with asyncio.timeout(TIMEOUT):
+            await node.stop()
+        ws.writer.transport.abort()
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
 
 
 async def test_A16_what_is_packed_is_not_unpacked(node, http):

@@ -108,6 +108,16 @@ async def test_a_large_message_in_parts_is_one(node):
         assert ws.pongs == 1
 
 
+async def test_many_whole_frames_at_once_are_no_noise(node, monkeypatch):
+    """However the bites fall that they are eaten in."""
+    monkeypatch.setattr(websocket, "FRAMES", 10**9)
+    async with SocketClient(node.admin_port) as ws:
+        text = b'{"ping": "%s"}' % (b"x" * 250)
+        ws.writer.write(frame(TEXT, text) * 5_000)
+        for _ in range(5_000):
+            assert await ws.hear() == {"pong": "x" * 250}
+
+
 async def test_GOV_5_a_flood_is_eaten_in_small_bites_and_others_are_served(node):
     """A hundred thousand of the smallest frames; an answer of another socket waits for a bite, not for the meal."""
     flood = frame(TEXT, b"{}") * 100_000
