@@ -29,6 +29,7 @@ from a2a.types.a2a_pb2 import (
     AgentCard,
     AgentInterface,
     AgentSkill,
+    APIKeySecurityScheme,
     Message,
     Part,
     Role,
@@ -38,6 +39,9 @@ from a2a.types.a2a_pb2 import (
 )
 from google.protobuf import json_format
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 PATHS = {"JSONRPC": "/rpc", "HTTP+JSON": "/rest", "GRPC": ""}
 
@@ -158,6 +162,21 @@ def card_of(
     )
 
 
+class Locked:
+    """Lets nobody in who does not show the key, but to the card."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self.app = app
+        self.key = key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if dict(scope["headers"]).get(b"x-api-key") == self.key or scope["path"].startswith("/.well-known/"):
+            await self.app(scope, receive, send)
+        else:
+            await Response(status_code=401)(scope, receive, send)
+
+
 class Served:
     """An agent that is served."""
 
@@ -190,19 +209,31 @@ async def serving(
     streaming: bool = True,
     name: str = "Plain agent",
     host: str = "127.0.0.1",
+    key: str = "",
 ) -> AsyncIterator[Served]:
-    """Serves one, with its card on `port`, and gRPC on another."""
+    """Serves one, with its card on `port`, and gRPC on another. `key`: what calls must show as `x-api-key`; who does
+    has a card with another skill."""
     executor, port = executor or Plain(), port or free_port()
     rpc_port = free_port() if binding == "GRPC" else port
     url = f"127.0.0.1:{rpc_port}" if binding == "GRPC" else f"http://127.0.0.1:{port}{PATHS[binding]}"
     card = card_of(binding, url, name=name, legacy=legacy, streaming=streaming)
-    handler = DefaultRequestHandler(executor, InMemoryTaskStore(), card)
+    extended = AgentCard()
+    if key:
+        card.capabilities.extended_agent_card = True
+        card.security_schemes["key"].api_key_security_scheme.CopyFrom(
+            APIKeySecurityScheme(location="header", name="X-Api-Key")
+        )
+        card.security_requirements.add().schemes["key"].SetInParent()
+        extended.CopyFrom(card)
+        extended.skills.add(id="secret", name="Secrets", description="For those who know", tags=["hidden"])
+    handler = DefaultRequestHandler(executor, InMemoryTaskStore(), card, extended_agent_card=extended if key else None)
     routes = [
         *create_agent_card_routes(card),
         *create_jsonrpc_routes(handler, PATHS["JSONRPC"], enable_v0_3_compat=True),
         *create_rest_routes(handler, path_prefix=PATHS["HTTP+JSON"], enable_v0_3_compat=True),
     ]
-    config = uvicorn.Config(Starlette(routes=routes), host=host, port=port, log_level="error", lifespan="off")
+    app = Starlette(routes=routes, middleware=[Middleware(Locked, key=key)] if key else [])
+    config = uvicorn.Config(app, host=host, port=port, log_level="error", lifespan="off")
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     grpc_server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])

@@ -51,4 +51,4 @@ class Credentials:
             raise invalid(field, f"the token of entry {reference!r} in agents.auth cannot be read") from None
         if not token or not token.isprintable():
             raise invalid(field, f"the token of entry {reference!r} in agents.auth is empty, or more than one line")
-        return token, "" if address.tls else "credentials are sent in clear: use grpcs://"
+        return token, "" if address.tls else f"credentials are sent in clear: use {address.scheme}s://"

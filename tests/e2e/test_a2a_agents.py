@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,19 @@ def test_API_3_an_adoption_moves_with_its_shard(nodes: Nodes, start: Start) -> N
     assert heard == {"nap 6": 1, "told": 1}
     for stub in stubs.values():
         stub.channel.close()
+
+
+@pytest.mark.skipif(not ALL, reason="A2A=all: has another server")
+def test_API_3_another_fleet_is_adopted_as_one_agent(plain: Plain, tmp_path: Path) -> None:
+    with Server(tmp_path / "far") as far, Plain(far.address) as there, ExitStack() as stack:
+        command = [sys.executable, "-m", "reach.cli", "agents", "echo", "--addr", far.address, "--agent-id", "echo"]
+        echo = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        stack.callback(echo.kill)
+        eventually(there.free, "its agent takes work")
+        card_url = f"http://127.0.0.1:{far.admin_port}/a2a/t.echo/.well-known/agent-card.json"
+        terms = agent_pb2.AdoptionTerms(card_url=card_url, agent_type="far")
+        name = plain.call(plain.registry.Adopt, registry_pb2.AdoptRequest(terms=terms)).registration.instance_id
+        eventually(lambda: name in plain.free(), "it takes work")
+        result = plain.dispatch(spec("", "hello", agent_type="far"), DEADLINE).result
+        assert (result.state, result.output.text) == (SUCCEEDED, "hello")
+        assert not far.tracebacks()

@@ -11,7 +11,7 @@ import pytest
 from agentreach.v1 import task_pb2
 from reach.transports.a2a import endpoint as a2a_endpoint
 from tests.a2a_agent import serving
-from tests.rpc.peers import pb, refusal, unique
+from tests.rpc.peers import Stubs, pb, refusal, running, unique
 from tests.transports.endpoint_agent import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -213,6 +213,25 @@ async def test_G6_the_operators_url_beats_the_card(node, stubs):
         url = f"http://127.0.0.1:{served.port}/rpc"
         answer = await adopted(stubs, served, agent_id="other", url=url)
         assert (await ask(stubs, answer, "hello")).output.text == "hello"
+
+
+async def test_GOV_2_credentials_open_calls_and_the_extended_card(tmp_path, caplog):
+    file = tmp_path / "token"
+    file.write_text("canary-secret\n")
+    auth = [{"name": "ours", "token_file": str(file), "hosts": ["127.0.0.1"]}]
+    async with (
+        serving(key="canary-secret") as served,
+        running(tmp_path / "node", agents__auth=auth) as node,
+        Stubs(node.port) as stubs,
+    ):
+        answer = await adopted(stubs, served)
+        assert "the card asks for credentials (key): say --credential" in answer.warnings
+        assert (await ask(stubs, answer, "hello")).error.message.startswith("the agent refused our credentials")
+        answer = await adopted(stubs, served, agent_id="known", auth_reference="ours")
+        assert [one.name for one in answer.registration.capabilities] == ["obey", "secret"]
+        assert (await ask(stubs, answer, "hello")).output.text == "hello"
+        shown = repr(node.config) + repr(await stubs.registry.ListAgents(pb.ListAgentsRequest()))
+    assert "canary-secret" not in shown + caplog.text
 
 
 async def test_GOV_6_interfaces_at_forbidden_addresses_are_not_called(node, stubs):

@@ -19,8 +19,10 @@ from a2a.compat.v0_3.jsonrpc_transport import CompatJsonRpcTransport
 from a2a.compat.v0_3.rest_transport import CompatRestTransport
 from a2a.compat.v0_3.versions import is_legacy_version
 from a2a.types.a2a_pb2 import (
+    AgentCapabilities,
     AgentCard,
     CancelTaskRequest,
+    GetExtendedAgentCardRequest,
     GetTaskRequest,
     SendMessageRequest,
     SendMessageResponse,
@@ -109,7 +111,7 @@ class Calls:
         self._headers = dict(headers)
         legacy = is_legacy_version(interface.version)
         kind: Any = BINDINGS[interface.binding][legacy]
-        card = AgentCard()
+        card = AgentCard(capabilities=AgentCapabilities(extended_agent_card=True))
         transport: ClientTransport
         if isinstance(link, httpx.AsyncClient):
             transport = kind(link, card, interface.url)
@@ -160,6 +162,14 @@ class Calls:
         with _failures():
             async with asyncio.timeout(GET_S):
                 await self._transport.cancel_task(CancelTaskRequest(id=task), context=self._with())
+
+    async def extended_card(self) -> AgentCard:
+        """GetExtendedAgentCard: what it says to those that it knows. Raises CallFailed."""
+        with _failures():
+            async with asyncio.timeout(GET_S):
+                return await self._transport.get_extended_agent_card(
+                    GetExtendedAgentCardRequest(), context=self._with()
+                )
 
     def _with(self, traceparent: str = "") -> ClientCallContext:
         headers = {**self._headers, "traceparent": traceparent} if traceparent else self._headers
