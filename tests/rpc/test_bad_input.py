@@ -66,6 +66,7 @@ BASES: dict[str, dict[str, Any]] = {
     "ReportEvents": {"reporter": WHO},
     "BeginEffect": {"reporter": WHO, "key": KEY},
     "ExtendLease": {"reporter": WHO, "key": KEY},
+    "Adopt": {"terms": {"card_url": "http://127.0.0.1:1/card"}},
     "GetSession": {}, "ListSessions": {}, "DeleteSession": {},
     "GetServerInfo": {}, "WatchTasks": {}, "ExplainTask": {}, "ListDecisions": {}, "ListDeadLetters": {},
     "RequeueDeadLetters": {"all": True}, "PurgeDeadLetters": {"all": True}, "ListFailedWebhooks": {},
