@@ -196,7 +196,9 @@ async def test_API_3_a_question_is_input_required_and_a_message_to_the_task_answ
     assert (await anext(stream)).task.id == task.id
     assert (await agent.next("inputs")).payload.text == "this one"
     await agent.finish(offer, "done")
-    assert state_in([one async for one in stream][-1]) == S.TASK_STATE_COMPLETED
+    told = [one async for one in stream]
+    assert state_in(told[-1]) == S.TASK_STATE_COMPLETED
+    assert S.TASK_STATE_INPUT_REQUIRED not in [state_in(one) for one in told]  # nothing of before comes again
     with pytest.raises(a2a.UnsupportedOperationError):
         await anext(client.send_message(message("more", task_id=task.id)))
     with pytest.raises(a2a.InvalidParamsError):

@@ -1,13 +1,16 @@
 """Cards: where they are, what they say, and whom they say it to (API-3, G6, GOV-1)."""
 
+import asyncio
+
 import httpx
 import pytest
 from a2a.types import a2a_pb2
 
+from reach.a2a import cards
 from reach.wire.a2a.words import CURSOR, DISPATCH
 from tests.http.conftest import client_of
 from tests.rpc.conftest import no_tracebacks  # noqa: F401 - a fixture here too
-from tests.rpc.peers import AgentByHand, running, unique
+from tests.rpc.peers import TIMEOUT, AgentByHand, running, unique
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("no_tracebacks")]
 
@@ -17,7 +20,9 @@ SKILLS = [
 ]
 
 
-async def test_API_3_a_type_of_agents_has_a_card_with_the_skills_of_its_instances(calling, agent, node, stubs):
+async def test_API_3_a_type_of_agents_has_a_card_with_the_skills_of_its_instances(
+    calling, agent, node, stubs, monkeypatch
+):
     await agent.join(name := unique("writer"), capabilities=SKILLS[:1], version="2")
     other = AgentByHand(stubs)
     await other.join(unique("writer"), agent_type=name, capabilities=SKILLS[1:], version="1")
@@ -36,9 +41,13 @@ async def test_API_3_a_type_of_agents_has_a_card_with_the_skills_of_its_instance
         (at, "JSONRPC", "", "0.3"),
     ]
     extended = await (await calling.client(name)).get_extended_agent_card(a2a_pb2.GetExtendedAgentCardRequest())
+    monkeypatch.setattr(cards, "KEEP_SECONDS", 0)
+    await other.close()
+    async with asyncio.timeout(TIMEOUT):
+        while [skill.id for skill in (await calling.card(name)).skills] != ["summarization"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
     (grpc,) = [one for one in extended.supported_interfaces if one.protocol_binding == "GRPC"]
     assert (grpc.url, grpc.tenant, grpc.protocol_version) == (f"127.0.0.1:{node.port}", f"t.{name}", "1.0")
-    await other.close()
 
 
 async def test_API_3_the_extended_card_is_the_card_as_the_caller_may_see_it(calling, agent, binding):

@@ -3,14 +3,12 @@
 import asyncio
 import subprocess
 import sys
-from typing import Any
 
 import grpc
 import pytest
 from a2a.types import a2a_pb2, a2a_pb2_grpc
 
-from agentreach.v1 import event_pb2
-from reach.a2a.story import Story, fold
+from reach.a2a.story import fold
 from reach.rpc.access import Admission
 from tests.a2a.conftest import BINDINGS, Asking, Calling, message
 from tests.a2a.test_calls import S, state_in, text_of, until
@@ -51,21 +49,6 @@ async def test_STR_3_a_new_attempt_begins_the_artifact_anew(calling, stubs, bind
     again = await client.get_task(a2a_pb2.GetTaskRequest(id=task.id))
     assert [text_of(artifact) for artifact in again.artifacts] == ["all of it"]
     await two.close()
-
-
-async def test_STR_2_a_gap_is_told_and_what_stands_replaces_what_was_said():
-    story = Story(a2a_pb2.Task(id="t", context_id="c"))
-    event: Any = event_pb2.TaskEvent(sequence=9, attempt=1)
-    event.gap.snapshot.add(mode=event_pb2.DELTA_MODE_REPLACE).payload.text = "so far"
-    event.gap.snapshot.add(channel="log", mode=event_pb2.DELTA_MODE_REPLACE).payload.text = "notes"
-    told: Any = story.tell(event)
-    assert [(one.artifact.artifact_id, one.append, one.metadata["gap"]) for one in told] == [
-        ("answer", False, True),
-        ("answer.log", False, True),
-    ]
-    empty = event_pb2.TaskEvent(sequence=10, attempt=1, gap=event_pb2.Gap(from_sequence=1, to_sequence=9))
-    assert [one.metadata["gap"] for one in story.tell(empty)] == [True]
-    assert story.tell(event_pb2.TaskEvent(sequence=1, accepted=event_pb2.Accepted())) == []
 
 
 async def test_DLV_6_a_call_with_a_deadline_is_answered_before_it_and_the_task_goes_on(agent, node):
