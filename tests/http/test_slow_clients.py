@@ -88,8 +88,8 @@ async def median(stubs: Stubs) -> float:
 
 
 async def test_GOV_5_slow_and_idle_connections_slow_no_call_over_grpc(tmp_path, monkeypatch):
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 2.0)
-    monkeypatch.setattr(bodies, "BODY_SECONDS", 2.0)
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 1.2)
+    monkeypatch.setattr(bodies, "BODY_SECONDS", 1.2)
     async with running(tmp_path, http__max_connections=2 * IDLE + SLOW) as node, Stubs(node.port) as stubs:
         await median(stubs)  # once for nothing
         without, beside = [await median(stubs)], []
@@ -100,7 +100,7 @@ async def test_GOV_5_slow_and_idle_connections_slow_no_call_over_grpc(tmp_path, 
                 await Raw.to(node.admin_port, b"" if number % 2 else POST + b"content-length: 1000\r\n\r\n")
                 for number in range(SLOW)
             ]
-            trickling = [asyncio.ensure_future(one.trickle(POST * 100, 0.25)) for one in slow]
+            trickling = [asyncio.ensure_future(one.trickle(POST * 100, 0.15)) for one in slow]
             beside.append(await median(stubs))
             for one in silent:
                 assert await one.rest() == b""  # its time is over

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TIMES = int(os.environ.get("FLOOD", "1"))
 STREAMS = 10_000 * TIMES
-FRAMES = 50_000 * TIMES
+FRAMES = 20_000 * TIMES
 MOST_GROWTH = 200 * MIB
 """Of server and flood in one process: a node of 120 MiB stays far below the 512 of the cases."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
