@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -53,7 +54,9 @@ async def fetch(
     """
     # The client and the authorities of the system take a third of a second, which most servers never need.
     guarded = await asyncio.to_thread(import_module, "reach.transports.guarded")
-    tls = tls or await asyncio.to_thread(ssl.create_default_context)
+    if tls is None:
+        make = ssl.create_default_context if target.tls else partial(ssl.SSLContext, ssl.PROTOCOL_TLS_CLIENT)
+        tls = await asyncio.to_thread(make)
     pool = guarded.guarded_pool(refusal, find, tls)
     try:
         async with asyncio.timeout(seconds):

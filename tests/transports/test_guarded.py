@@ -11,8 +11,10 @@ import httpcore
 import pytest
 import pytest_asyncio
 
+from agentreach.v1 import agent_pb2
 from reach.core.endpoint import Endpoint
-from reach.errors import InvalidRequest
+from reach.errors import InvalidRequest, Reason
+from reach.transports.adopting import adopt
 from reach.transports.credentials import Credentials
 from reach.transports.dialler import Dialler, DialSettings
 from reach.transports.fetching import fetch
@@ -138,14 +140,19 @@ async def test_GOV_6_odd_urls_are_none(door: Door) -> None:
         assert target_of(odd.replace("{port}", "80")) is None, odd
 
 
-async def route(url: str, rules: AgentRules = BEYOND) -> Any:
-    """Where a dialled agent would be connected to; None: nowhere."""
+def dialler(rules: AgentRules) -> Dialler:
+    """Dials agents that may be where the rules say."""
     settings = DialSettings(
         rules=rules, payload_limit=1, timeout_s=1.0, interval_ms=1_000, credentials=Credentials([], None)
     )
     nothing: Any = None
+    return Dialler(nothing, nothing, settings)
+
+
+async def route(url: str, rules: AgentRules = BEYOND) -> Any:
+    """Where a dialled agent would be connected to; None: nowhere."""
     try:
-        found, warnings = await Dialler(nothing, nothing, settings).way("default", Endpoint(url))
+        found, warnings = await dialler(rules).way("default", Endpoint(url))
     except InvalidRequest:
         return None
     assert found is not None or warnings, url
@@ -164,6 +171,17 @@ async def test_GOV_6_agents_are_dialled_at_no_hostile_url(door: Door, scheme: st
             assert await route(f"{scheme}://{host}:{door.port}", rules) is None, host
     assert await route(f"{scheme}://10.0.0.1:9000") is not None
     assert await route(f"{scheme}://127.0.0.1:9000", AgentRules(False, frozenset({"127.0.0.1"}))) is not None
+    assert (door.connections, door.attempts) == (0, [])
+
+
+async def test_GOV_6_G5_cards_of_agents_come_from_no_hostile_url(door: Door) -> None:
+    pytest.importorskip("a2a")
+    urls = [f"http://{host}:{door.port}/card.json" for host in (*THIS_MACHINE, *NEVER)]
+    urls += [odd.replace("{port}", str(door.port)) for odd in ODD]
+    for url in urls:
+        with pytest.raises(InvalidRequest) as refused:
+            await adopt(dialler(BEYOND), "default", agent_pb2.AdoptionTerms(card_url=url))
+        assert refused.value.reason is Reason.INVALID_FIELD, url
     assert (door.connections, door.attempts) == (0, [])
 
 
