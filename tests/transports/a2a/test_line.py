@@ -9,6 +9,7 @@ import pytest
 from agentreach.v1 import event_pb2, result_pb2, task_pb2
 from reach.core.endpoint import Endpoint
 from reach.errors import Reason
+from reach.transports.a2a import attempt
 from reach.transports.a2a.card import read_card, registration_of
 from reach.transports.a2a.endpoint import A2aWay
 from reach.transports.seam import Approach
@@ -67,7 +68,8 @@ def text_of(frames):
 
 
 @pytest.mark.parametrize(("binding", "legacy", "streaming"), KINDS)
-async def test_API_3_all_bindings_and_versions_stream_or_are_polled(binding, legacy, streaming):
+async def test_API_3_all_bindings_and_versions_stream_or_are_polled(binding, legacy, streaming, monkeypatch):
+    monkeypatch.setattr(attempt, "POLL_FIRST_S", 0.02)
     async with serving(binding, legacy=legacy, streaming=streaming) as served:
         line = way_of(served).line(Endpoint(""), result_pb2.Reporter())
         try:
