@@ -9,7 +9,7 @@ BUF_VERSION := 1.75.0
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints deploy-check services gen gen-check golden stubs node buf-check lint format types test sim planted fuzz api-check kill-test cluster-test storm-test long-test interop demo cluster bench ci clean
+.PHONY: help setup constraints deploy-check services gen gen-check golden stubs node examples buf-check lint format types test sim planted fuzz api-check kill-test cluster-test storm-test long-test interop demo cluster bench ci clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,10 +41,13 @@ gen-check: $(STAMP) ## Check that gen/python is what `make gen` would write
 	@$(BIN)/python tools/gen.py --check
 
 stubs: $(STAMP) ## Generate stubs of the contract for LANG=go, java, node, python, cpp … into build/stubs; ARGS="--out FOLDER"
-	@$(BIN)/python tools/stubs.py $(ARGS) $(LANG)
+	@LC_ALL=C.UTF-8 $(BIN)/python tools/stubs.py $(ARGS) $(LANG)
 
 node: $(STAMP) ## Build the Node SDK in sdks/node, where node and npm are; skipped, loudly, where not
 	@sh tools/node.sh "$(CURDIR)/$(BIN)/python"
+
+examples: $(STAMP) ## Build the Go and Java examples from the contract and try them with a real server, where go and mvn are
+	@OTHER_LANGUAGES=go,java $(BIN)/python -m pytest -q -rs tests/examples/test_other_languages.py
 
 golden: $(STAMP) ## Write tests/golden/contract.txt anew, after a wanted change of the contract
 	@$(BIN)/python -m tests.contract_text tests/golden/contract.txt

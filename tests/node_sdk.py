@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 from typing import Final
@@ -14,12 +15,14 @@ NODE: Final = shutil.which("node") or "node"
 
 def why_not() -> str:
     """Why it cannot be tested; empty if it can."""
-    built = SDK / "dist" / "index.js"
+    built_of = SDK / "dist" / "sources.sha256"
     if shutil.which("node") is None:
         return "NO NODE"
-    if not built.exists():
+    if not built_of.exists():
         return "NOT BUILT (`make node`)"
-    if max(path.stat().st_mtime for path in (SDK / "src").rglob("*.ts")) > built.stat().st_mtime:
+    protos = SDK.parents[1] / "protos" / "agentreach" / "v1"
+    sources = b"".join(path.read_bytes() for path in (*sorted(SDK.glob("src/*.ts")), *sorted(protos.glob("*.proto"))))
+    if hashlib.sha256(sources).hexdigest() != built_of.read_text().strip():
         return "BUILT OF OTHER SOURCES (`make node`)"
     return ""
 

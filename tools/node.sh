@@ -2,6 +2,7 @@
 # Builds the Node SDK in sdks/node. Where node, npm or npm's packages cannot be had, it says so loudly and does not fail; code
 # that does not compile fails. The first argument is the Python of .venv, whose protoc generates the contract.
 set -eu
+export LC_ALL=C
 python=$1
 cd "$(dirname "$0")/../sdks/node"
 
@@ -17,3 +18,6 @@ rm -rf src/gen dist
 "$python" ../../tools/stubs.py node --out src/gen
 npm run --silent build
 npm run --silent check
+# What it was built of, for tests: they do not test a build of something else.
+cat src/*.ts ../../protos/agentreach/v1/*.proto | "$python" -c \
+  'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())' > dist/sources.sha256

@@ -10,8 +10,8 @@ import argparse
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +22,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PROTOS: Final = ROOT / "protos"
 CONTRACT: Final = "agentreach/v1"
 NODE: Final = ROOT / "sdks" / "node"
-GO_MODULE: Final = "example.com/agentreach"
-"""Where stubs are, to Go programs; they replace it by a folder."""
+GO_MODULE: Final = "example.com/agentreach-go"
+"""The module that Go stubs are part of, where no other one is named: the example's."""
 WELL_KNOWN: Final = Path(grpc_tools.__file__).parent / "_proto"
 STATUS_PROTOS: Final = Path(google.rpc.status_pb2.__file__).parents[2]
 STATUS: Final = ("google/rpc/status.proto", "google/rpc/error_details.proto")
@@ -44,11 +44,20 @@ class Plugin:
     """How to get it."""
     where: str = ""
     """A folder of the repository to look in, too."""
+    go_tool: bool = False
+    """Go can build it: examples/go/go.mod says which version."""
 
     def find(self) -> str | None:
         """Its path."""
         near = ROOT / self.where / self.name
-        return str(near) if self.where and near.exists() else shutil.which(self.name)
+        if self.where and near.exists():
+            return str(near)
+        return shutil.which(self.name) or (self._built() if self.go_tool and shutil.which("go") else None)
+
+    def _built(self) -> str | None:
+        command = ["go", "tool", "-n", self.name]
+        done = subprocess.run(command, cwd=ROOT / "examples" / "go", stdout=subprocess.PIPE, text=True, check=False)
+        return done.stdout.strip() or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +68,13 @@ class Language:
     plugins: Sequence[Plugin] = ()
     also: Sequence[str] = ()
     """More protos, of others."""
-    more: Callable[[], Sequence[str]] = field(default=tuple)
-    """More options."""
 
 
-def go_options() -> list[str]:
+def go_options(module: str) -> list[str]:
     """Where each proto goes: the protos themselves name no Go package."""
     kinds = ("go", "go-grpc")
-    mapped = [f"--{kind}_opt=M{source}={GO_MODULE}/{CONTRACT};agentreachv1" for kind in kinds for source in sources()]
-    return [*mapped, *(f"--{kind}_opt=module={GO_MODULE}" for kind in kinds)]
+    mapped = [f"--{kind}_opt=M{source}={module}/{CONTRACT};agentreachv1" for kind in kinds for source in sources()]
+    return [*mapped, *(f"--{kind}_opt=module={module}" for kind in kinds)]
 
 
 _PROTOC: Final = Plugin("protoc", "Debian's protobuf-compiler, or github.com/protocolbuffers/protobuf/releases")
@@ -83,6 +90,7 @@ def _own(name: str, language: str) -> Language:
     return Language([f"--{name}_out={{out}}", "--grpc_out={out}"], [_PROTOC, _of_grpc(language)])
 
 
+_GO: Final = "install Go, which builds it"
 LANGUAGES: Final = {
     "python": Language(["--python_out={out}", "--pyi_out={out}", "--grpc_python_out={out}"]),
     "node": Language(
@@ -93,10 +101,9 @@ LANGUAGES: Final = {
     "go": Language(
         ["--go_out={out}", "--go-grpc_out={out}"],
         [
-            Plugin("protoc-gen-go", "`go install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.11`"),
-            Plugin("protoc-gen-go-grpc", "`go install google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2`"),
+            Plugin("protoc-gen-go", _GO, go_tool=True),
+            Plugin("protoc-gen-go-grpc", _GO, go_tool=True),
         ],
-        more=go_options,
     ),
     **{name: _own(name, plugin) for name, plugin in (
         ("cpp", "cpp"), ("csharp", "csharp"), ("objc", "objective_c"), ("php", "php"), ("ruby", "ruby"),
@@ -109,9 +116,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Generate stubs of the contract.")
     parser.add_argument("language", choices=sorted([*LANGUAGES, "java"]))
     parser.add_argument("--out", type=Path, help="the folder; default build/stubs/LANGUAGE")
+    parser.add_argument("--module", default=GO_MODULE, help="go: the module that they are to be part of")
     arguments = parser.parse_args()
     out = (arguments.out or ROOT / "build" / "stubs" / arguments.language).resolve()
-    code = java(out) if arguments.language == "java" else generate(LANGUAGES[arguments.language], out)
+    code = java(out) if arguments.language == "java" else generate(arguments.language, out, arguments.module)
     if not code:
         print(f"stubs for {arguments.language} are in {out}")
     return code
@@ -121,12 +129,14 @@ def java(out: Path) -> int:
     """Maven fetches protoc and the plugin of gRPC by itself."""
     if lacks([Plugin("mvn", "Debian's maven, or maven.apache.org; Gradle's protobuf plugin does the same")]):
         return 1
-    command = ["mvn", "-q", "-B", "-f", str(ROOT / "examples" / "java"), f"-Dstubs={out}", "generate-sources"]
+    command = ["mvn", "-q", "-B", "-f", str(ROOT / "examples" / "java"), f"-Dstubs={out}"]
+    command += ["-Dprotobuf.compiler.incremental=false", "generate-sources"]  # else none, where it made some before
     return subprocess.run(command, check=False).returncode
 
 
-def generate(language: Language, out: Path) -> int:
+def generate(name: str, out: Path, module: str) -> int:
     """By protoc."""
+    language = LANGUAGES[name]
     if lacks(language.plugins):
         return 1
     out.mkdir(parents=True, exist_ok=True)
@@ -134,7 +144,8 @@ def generate(language: Language, out: Path) -> int:
     command = [own] if own else [sys.executable, "-m", "grpc_tools.protoc", f"-I{WELL_KNOWN}"]
     command += [f"-I{PROTOS}", *([f"-I{STATUS_PROTOS}"] if language.also else [])]
     command += [_option(plugin) for plugin in language.plugins if plugin is not _PROTOC]
-    command += [option.format(out=out) for option in (*language.options, *language.more())]
+    command += [option.format(out=out) for option in language.options]
+    command += go_options(module) if name == "go" else []
     return subprocess.run([*command, *sources(), *language.also], check=False).returncode
 
 

@@ -89,8 +89,9 @@ def test_API_5_tasks_of_node_callers_at_node_agents_outlive_kill_9_of_the_server
     server.start()
     lines = [json.loads(line) for caller in callers for line in caller.communicate(timeout=120)[0].splitlines()]
     assert Counter(one["task"] for one in lines) == Counter(f"{n}-{i}" for n in ("one", "two") for i in range(half))
-    assert [one for one in lines if one["state"] != "SUCCEEDED" or not one["right"] or one["attempts"] != 1] == []
-    assert [task for task, times in begins(log).items() if times != 1] == []
+    assert [one for one in lines if one["state"] != "SUCCEEDED" or not one["right"]] == []
+    # The offer of an attempt may have died with the server: then the task began once all the same, as the next attempt.
+    assert sorted(log.read_text().split("\n")[:-1]) == sorted(f"{one['task']} {one['attempts']}" for one in lines)
     assert [caller.returncode for caller in callers] == [0, 0]
 
 
