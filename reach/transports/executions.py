@@ -209,9 +209,10 @@ class Execution:
             message = "the agent ended the call without a result"
             self._tell(Fault(ErrorClass.INTERNAL, Reason.PROTOCOL_VIOLATION, message))
         elif failure.fault is None:
-            if failure.unbegun and not self.heard:
+            unbegun = failure.unbegun and not self.heard
+            self.link.lost(failure.lost)  # first: else it would be given to the same instance again
+            if unbegun:
                 self._tell_unbegun(None, failure.lost)
-            self.link.lost(failure.lost)
         else:
             if failure.unbegun and not self.heard:
                 self._tell_unbegun(failure.fault, "")

@@ -83,7 +83,7 @@ class HttpAgent:
             if said is not None:
                 writer.write(said)
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             self.connections.discard(writer)
@@ -93,7 +93,7 @@ class HttpAgent:
         if heard.verb == "GET" and heard.path == "/healthz":
             self.health_headers = heard.headers
             if self.health is None:
-                await asyncio.sleep(30)
+                await heard.hung_up()
             return self.health
         if heard.verb != "POST":
             self.others.append(heard)
