@@ -57,7 +57,8 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
 
     def _read(self, context: Any, spec: task_pb2.TaskSpec) -> tuple[Task, Any]:
         services, principal = self._services, principal_of(context)
-        principal.check_type(spec.selector.agent_type)
+        if principal.agent_types:
+            principal.check_type(spec.selector.agent_type)
         task, selector = services.tasks.read(principal.tenant, spec, services.clock.new_id)
         services.begin_trace(task, spec.trace.traceparent or current_trace().traceparent)
         return task, selector
