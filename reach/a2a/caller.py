@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, Final
 
 from a2a.server.context import ServerCallContext
@@ -19,6 +20,8 @@ SCOPE_KEY: Final = "reach.a2a.caller"
 """Where the door leaves the caller for the SDK's routes, in the ASGI scope."""
 
 Remaining = Callable[[], float | None]
+
+_calling: Final[ContextVar[Caller | None]] = ContextVar("reach_a2a_caller", default=None)
 
 
 def _for_ever() -> float | None:
@@ -66,6 +69,12 @@ class Caller:
         self.fault: ReachError | None = None
 
 
+def was_read() -> bool:
+    """Whether the request of the call over gRPC that is being handled here could be read."""
+    caller = _calling.get()
+    return caller is not None and caller.entered
+
+
 def caller_of(context: ServerCallContext) -> Caller:
     """Who makes a call."""
     caller: Caller = context.state[_KEY]
@@ -106,5 +115,6 @@ class FromGrpc(GrpcServerCallContextBuilder):
                 + (f", not {version[:20]}" if version else "")
             )
         caller = Caller(headers, context.peer(), context.auth_context, context.time_remaining, over_grpc=True)
+        _calling.set(caller)
         state = {"headers": headers, _KEY: caller}
         return ServerCallContext(state=state, requested_extensions=set(caller.extensions))

@@ -26,7 +26,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from reach.a2a.caller import SCOPE_KEY, Caller, FromGrpc, FromHttp
+from reach.a2a.caller import SCOPE_KEY, Caller, FromGrpc, FromHttp, was_read
 from reach.a2a.cards import CARD, CATALOG, PREFIX, Cards, document_of, tag_of
 from reach.a2a.door import Call
 from reach.a2a.handler import A2aHandler
@@ -221,6 +221,7 @@ def _methods(entrance: Entrance, module: Any, servicer: Any) -> dict[str, Any]:
             getattr(servicer, method.name),
             GetMessageClass(method.input_type).FromString,
             GetMessageClass(method.output_type).SerializeToString,
+            was_read,
         )
         for method in service.methods
     }

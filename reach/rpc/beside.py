@@ -32,6 +32,7 @@ def handler_of(
     behaviour: Callable[[Any, Any], Any],
     decode: Callable[[bytes], Any],
     encode: Callable[[Any], bytes],
+    was_read: Callable[[], bool],
 ) -> Handler:
     """The handler of one method with one request.
 
@@ -41,6 +42,7 @@ def handler_of(
         behaviour: A coroutine function, or an asynchronous generator function.
         decode: Makes the request of bytes.
         encode: Makes bytes of an answer.
+        was_read: Whether the behaviour came as far as to know what is asked. What fails before is the caller's mistake.
     """
     streams = inspect.isasyncgenfunction(behaviour)
 
@@ -50,8 +52,16 @@ def handler_of(
         except (DecodeError, ValueError):
             return _MALFORMED
 
+    def told(failure: Exception, context: Context) -> ReachError:
+        """What the caller is told. An error of ours was counted where the call became ours."""
+        if isinstance(failure, ReachError):
+            return failure
+        if not was_read():
+            return InvalidRequest("the request could not be read", Reason.MALFORMED_MESSAGE)
+        return entrance.failed(name, failure, context.peer())
+
     async def unary(request: object, context: Context) -> object:
-        return await _guarded(entrance, name, context, lambda: behaviour(_whole(request), context))
+        return await _guarded(context, told, lambda: behaviour(_whole(request), context))
 
     async def streaming(request: object, context: Context) -> None:
         async def written() -> None:
@@ -60,7 +70,7 @@ def handler_of(
                 async for answer in answers:
                     await context.write(answer)
 
-        await _guarded(entrance, name, context, written)
+        await _guarded(context, told, written)
 
     if streams:
         return grpc.unary_stream_rpc_method_handler(streaming, decoded, encode)
@@ -73,7 +83,9 @@ def _whole(request: object) -> Any:
     return request
 
 
-async def _guarded(entrance: Entrance, name: str, context: Context, act: Callable[[], Awaitable[Any]]) -> Any:
+async def _guarded(
+    context: Context, told: Callable[[Exception, Context], ReachError], act: Callable[[], Awaitable[Any]]
+) -> Any:
     """Runs a call to its end, whatever that is."""
     ended: BaseException | None = None
     try:
@@ -83,9 +95,7 @@ async def _guarded(entrance: Entrance, name: str, context: Context, act: Callabl
         if isinstance(found, grpc.aio.AbortError | grpc.aio.InternalError) or not isinstance(found, Exception):
             ended = found
         else:
-            # An error of ours was counted where the call became ours; what nobody expected is ours to log.
-            error = found if isinstance(found, ReachError) else entrance.failed(name, found, context.peer())
-            ended = await abort_with(context, error, current_trace())
+            ended = await abort_with(context, told(found, context), current_trace())
     ended.__context__ = ended.__cause__ = None
     ended = ended.with_traceback(None)  # as `interceptors._forgotten` says: it is kept with the call
     try:
