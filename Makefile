@@ -95,7 +95,7 @@ kill-test: $(STAMP) ## kill -9 of servers and of agents under 250 tasks a second
 	@RATE=250 KILLS=$(or $(KILLS),100) $(BIN)/python -m pytest -q -s tests/e2e/test_kills.py $(ARGS)
 
 cluster-test: $(STAMP) ## Faults of a cluster of real nodes in full: kill -9 of NODE_KILLS=30 nodes under load, and what else befalls one
-	@NODE_KILLS=$(or $(NODE_KILLS),30) ROUNDS=$(or $(ROUNDS),5) LEASE_SECONDS=2 PUBLIC=all CUTS=all RESTARTS=all AGENTS=1000 QUIET_SECONDS=$(or $(QUIET_SECONDS),600) $(BIN)/python -m pytest -q -s tests/e2e/test_cluster*.py tests/e2e/test_node_gone.py tests/e2e/test_public_tests.py $(ARGS)
+	@NODE_KILLS=$(or $(NODE_KILLS),30) ROUNDS=$(or $(ROUNDS),5) LEASE_SECONDS=2 PUBLIC=all CUTS=all RESTARTS=all AGENTS=1000 QUIET_SECONDS=$(or $(QUIET_SECONDS),600) NODE_CLUSTER=1 $(BIN)/python -m pytest -q -s tests/e2e/test_cluster*.py tests/e2e/test_node_gone.py tests/e2e/test_node_sdk.py tests/e2e/test_public_tests.py $(ARGS)
 
 storm-test: $(STAMP) ## All agents fail for 30 s, and twice the work that can be done for 60 s
 	@STORM_SECONDS=30 OVERLOAD_SECONDS=60 $(BIN)/python -m pytest -q -s tests/e2e/test_overload.py $(ARGS)

@@ -12,7 +12,7 @@ command -v node >/dev/null 2>&1 || skip "node is not here."
 command -v npm >/dev/null 2>&1 || skip "npm is not here."
 node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' || skip "node is $(node --version), and 20 is needed."
 if [ ! -e node_modules/.package-lock.json ] || [ package-lock.json -nt node_modules/.package-lock.json ]; then
-  npm ci --no-audit --no-fund --loglevel=error || skip "npm cannot get the packages of sdks/node."
+  npm ci --no-audit --no-fund --loglevel=error --fetch-retries=1 --fetch-retry-mintimeout=1000 --fetch-retry-maxtimeout=5000 || skip "npm cannot get the packages of sdks/node."
 fi
 rm -rf src/gen dist
 "$python" ../../tools/stubs.py node --out src/gen

@@ -1,6 +1,7 @@
 """The Node SDK against a real server (API-5): what is promised of the Python SDK in the same faults holds for it.
 
-Needs node, and `make node`; skipped, loudly, where they are not. NODE_TASKS=1000 is the full size.
+Needs node, and `make node`; skipped, loudly, where they are not. NODE_TASKS=1000 is the full size, NODE_CLUSTER=1 also
+kills a node of a cluster.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,16 +37,16 @@ Start = Callable[..., "subprocess.Popen[str]"]
 def node(server: Server) -> Iterator[Start]:
     """Starts a program of `tests/e2e/node`; what still runs at the end is killed."""
     with ExitStack() as stack:
+        yield partial(launched, stack, server.address)
 
-        def start(script: str, *arguments: object) -> subprocess.Popen[str]:
-            process = subprocess.Popen(
-                [NODE, str(HERE / script), *map(str, arguments)], text=True, stdout=subprocess.PIPE,
-                env={**os.environ, "AGENT_REACH_ADDR": server.address},
-            )  # fmt: skip
-            stack.callback(end, process)
-            return process
 
-        yield start
+def launched(stack: ExitStack, address: str, script: str, *arguments: object) -> subprocess.Popen[str]:
+    """A program of `tests/e2e/node`, until the stack ends."""
+    environment = {**os.environ, "AGENT_REACH_ADDR": address}
+    command = [NODE, str(HERE / script), *map(str, arguments)]
+    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, env=environment)
+    stack.callback(end, process)
+    return process
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -93,6 +95,26 @@ def test_API_5_tasks_of_node_callers_at_node_agents_outlive_kill_9_of_the_server
     # The offer of an attempt may have died with the server: then the task began once all the same, as the next attempt.
     assert sorted(log.read_text().split("\n")[:-1]) == sorted(f"{one['task']} {one['attempts']}" for one in lines)
     assert [caller.returncode for caller in callers] == [0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+@pytest.mark.skipif("NODE_CLUSTER" not in os.environ, reason="NODE_CLUSTER=1 tests the Node SDK with a cluster")
+def test_CLU_3_node_agents_and_callers_go_on_at_other_nodes_when_theirs_is_killed(nodes, log):
+    """They were given one node and have heard of the others there; it does not come back."""
+    first, *others = nodes.all.values()
+    with ExitStack() as stack, Plain(others[0].address) as plain:
+        for _ in range(2):
+            launched(stack, first.address, "agent.mjs", "node-worker", log)
+        eventually(lambda: len(plain.free()) == 2, "both agents take work")
+        callers = [launched(stack, first.address, "caller.mjs", "node-worker", name, TASKS, 12) for name in ("x", "y")]
+        eventually(lambda: log.exists() and len(begins(log)) > TASKS // 4, "they are at it")
+        first.kill()
+        assert all(caller.poll() is None for caller in callers), "it must last longer than this"
+        lines = [json.loads(line) for caller in callers for line in caller.communicate(timeout=120)[0].splitlines()]
+    assert Counter(one["task"] for one in lines) == Counter(f"{n}-{i}" for n in ("x", "y") for i in range(TASKS))
+    assert [one for one in lines if one["state"] != "SUCCEEDED" or not one["right"]] == []
+    assert set(begins(log).values()) == {1}
 
 
 def test_API_5_what_a_node_agent_does_besides(server, node, agents, log, plain):

@@ -79,6 +79,8 @@ export class Connection {
   #stopped = false;
   #lostAt: number | undefined;
   #wake: (() => void) | undefined;
+  /** What was told last: that the server is there, or that it is not. */
+  #told: boolean | undefined;
 
   constructor(target: Target, method: string, peer: Peer) {
     this.#target = target;
@@ -115,6 +117,7 @@ export class Connection {
         if (end.kind === "reopen") continue;
         this.#closeBefore();
         if (end.kind === "fatal" || FATAL.has(end.error.reason)) throw end.error;
+        this.#tell(false, end.error);
         this.#peer.lost(end.error);
         await this.#pause(end.error);
       }
@@ -130,6 +133,7 @@ export class Connection {
     this.up = true;
     this.#closeBefore();
     this.#rotation.worked();
+    this.#tell(true);
   }
 
   /** Opens a new stream now. The old one is closed when the new one works, so that the server never sees us gone. */
@@ -265,6 +269,16 @@ export class Connection {
       };
     });
     this.#wake = undefined;
+  }
+
+  /** Says that the server is lost, or found again: once per change, not once per try. */
+  #tell(isUp: boolean, error?: ReachError): void {
+    const before = this.#told;
+    this.#told = isUp;
+    if (before === isUp || (isUp && before === undefined)) return;
+    const what = isUp ? "connected again to" : before === undefined ? "cannot reach" : "lost";
+    const why = error === undefined ? "" : `: ${error.message}; trying on for ever`;
+    process.emitWarning(`${what} Agent-Reach at ${this.#rotation.current}${why}`, "AgentReach");
   }
 
   #closeBefore(): void {
