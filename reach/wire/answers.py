@@ -284,6 +284,7 @@ def fill_attempts(message: task_pb2.Task, task: Task, decisions: Mapping[int, Re
             current.agent_id, current.generation = task.instance.agent_id, task.instance.generation
         elif task.outcome is not None:
             current.agent_id = task.outcome.agent_id
+        current.handle = task.handle
         if task.attempt in decisions:
             _fill_decision_of(current.decision, decisions[task.attempt], before)
         offered = task.accepted_wall_ms + max(0, task.offered_ms - task.accepted_ms)

@@ -19,6 +19,7 @@ class Heard(NamedTuple):
     headers: dict[str, str]
     body: bytes
     read: asyncio.StreamReader
+    write: asyncio.StreamWriter
 
     async def hung_up(self) -> None:
         """Waits until the caller closes the connection."""
@@ -79,7 +80,7 @@ class HttpAgent:
             headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             verb, path, _ = first.split(" ")
-            said = await self._answer(Heard(verb, path, headers, body, reader))
+            said = await self._answer(Heard(verb, path, headers, body, reader, writer))
             if said is not None:
                 writer.write(said)
                 await writer.drain()

@@ -51,7 +51,7 @@ async def test_REG_6_a_task_is_posted_as_an_envelope_and_the_answer_is_the_resul
         assert (list(registered.warnings), registered.blocked_by) == ([], "")
         done = await ask(stubs, agent, timeouts={"start_to_close": {"seconds": 9}}, labels={"k": "v"})
         assert (done.output.text, done.output.media_type) == ("done", "text/plain")
-        ((verb, path, headers, _, _),) = agent.asked
+        ((verb, path, headers, *_),) = agent.asked
         said = agent.asked[0].said
         assert (verb, path) == ("POST", "/ask")
         assert headers["idempotency-key"] == said["task_id"]
@@ -92,6 +92,34 @@ async def test_STR_1_streams_come_through_to_readers(node: Node, stubs: Stubs, k
             events += frame.events
         told = "".join(one.delta.payload.text for one in events if one.HasField("delta"))
         assert told == "Hello there"
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/x-ndjson", "text/plain"])
+async def test_STR_1_a_piece_is_with_readers_before_the_next_is_made(node: Node, stubs: Stubs, kind: str):
+    pieces = {
+        "text/event-stream": (b"data: one\n\n", b"data: two\n\ndata: [DONE]\n\n"),
+        "application/x-ndjson": (b'{"delta": "one"}\n', b'{"delta": "two"}\n{"result": "onetwo"}\n'),
+        "text/plain": (b"one", b"two"),
+    }[kind]
+    gate = asyncio.Event()
+
+    async def act(agent: HttpAgent, heard: Heard) -> bytes:
+        heard.write.write(chunks(pieces[0], kind=kind, end=False))
+        await gate.wait()
+        return chunks(pieces[1], kind=kind).partition(b"\r\n\r\n")[2]
+
+    agent = HttpAgent(stream=act)
+    async with serving(agent):
+        await agent.register(stubs)
+        task_id = await given(stubs, agent, "stream")
+        text = ""
+        async for frame in stubs.result.StreamResult(pb.StreamResultRequest(task_id=task_id), timeout=10):
+            for event in frame.events:
+                if event.HasField("delta"):
+                    text += event.delta.payload.text
+                    assert text in ("one", "onetwo")
+                    gate.set()
+        assert (await result_of(stubs, task_id)).output.text == text == "onetwo"
 
 
 RUBBISH: dict[str, tuple[bytes, int, str]] = {
@@ -261,6 +289,8 @@ async def test_REG_6_an_agent_that_answers_202_with_a_place_is_asked_there(node:
         task_id = await given(stubs, agent, "slow")
         polled = await eventually(lambda: agent.others)
         path = polled[0].path
+        told = (await stubs.dispatch.GetTask(pb.GetTaskRequest(task_id=task_id), timeout=5)).task
+        assert told.attempts[0].handle == path
         agent.jobs[path] = answer({"result": {"sum": 3}})
         assert json.loads((await result_of(stubs, task_id)).output.text) == {"sum": 3}
 
