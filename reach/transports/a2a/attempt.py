@@ -67,17 +67,23 @@ class A2aCall:
             async with asyncio.timeout_at(self._until) as self._limit:
                 return await anext(self._frames, None)
         except TimeoutError:
-            if self._cancelled.is_set():
+            if self._cancelled.is_set() or self.told.over():
                 return None
             fault = Fault(ErrorClass.TIMEOUT, Reason.START_TO_CLOSE, "the agent ran out of time")
             raise self._failed(Failed(fault)) from None
-        except BrokenProtocol as broken:
+        except (BrokenProtocol, CallFailed) as failure:
+            if self.told.over():
+                return None  # what follows the outcome is of no use
+            raise await self._what(failure) from failure
+
+    async def _what(self, failure: BrokenProtocol | CallFailed) -> Failed:
+        """What a failure of the call is for the attempt."""
+        if isinstance(failure, BrokenProtocol):
             await self._give_up()
             heard = HEARD.get()
-            raw = broken.raw or (bytes(heard).decode("utf-8", "replace") if heard else "")
-            raise self._failed(Failed(invalid(str(broken), raw))) from broken
-        except CallFailed as failure:
-            raise self._failed(await self._end_of(failure)) from failure
+            raw = failure.raw or (bytes(heard).decode("utf-8", "replace") if heard else "")
+            return self._failed(Failed(invalid(str(failure), raw)))
+        return self._failed(await self._end_of(failure))
 
     def cancel(self) -> None:
         """See Call."""
@@ -129,11 +135,9 @@ class A2aCall:
         if line.streams:
             try:
                 async with aclosing(line.calls.stream(request, trace)) as events:
-                    async for event in events:
+                    async for event in events:  # also what follows the outcome: the connection is of use then
                         yield event
-                        if self.told.over():
-                            return
-                if self.told.task:
+                if self.told.task or self.told.over():
                     return
                 raise BrokenProtocol("it ended the stream without a task or a message")
             except CallFailed as failure:
@@ -173,8 +177,6 @@ class A2aCall:
             async with aclosing(line.calls.subscribe(self.told.task)) as events:
                 async for event in events:
                     yield event
-                    if self.told.over():
-                        return
         except CallFailed as failure:
             if failure.reason not in _NO_STREAMS:
                 raise
