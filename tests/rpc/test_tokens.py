@@ -7,10 +7,13 @@ import base64
 import hashlib
 import hmac
 import json
+import os
 from typing import Any
 
 import jwt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from reach.errors import InvalidRequest, ReachError, Reason, Unavailable
 from reach.rpc import issuer_keys
@@ -319,3 +322,45 @@ def test_a_private_key_in_the_set_is_used_by_its_public_half() -> None:
     assert "d" in whole
     (key,) = read_keys(key_set({**whole, "kid": "k1"}))
     assert "d" not in dict(key.public)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+_HEADERS = st.fixed_dictionaries(
+    {}, optional={"alg": st.sampled_from([*ALL, "none", "HS256"]) | _JSON, "kid": st.just("k1") | _JSON, "typ": _JSON,
+                  "crit": _JSON, "b64": _JSON},
+)  # fmt: skip
+_CLAIMS = st.fixed_dictionaries(
+    {}, optional={name: st.just(value) | _JSON for name, value in {**claims(), "nbf": 0, "agent_types": ["a"]}.items()}
+)
+
+
+@pytest.fixture(scope="module")
+def known_once() -> Tokens:
+    return asyncio.run(tokens())
+
+
+@settings(max_examples=int(os.environ.get("REACH_HOSTILE", "100")), deadline=None)
+@given(header=_HEADERS, said=_CLAIMS, signs=st.booleans())
+def test_GOV_5_whatever_a_token_says_it_is_taken_or_refused(
+    known_once: Tokens, header: dict[str, Any], said: dict[str, Any], signs: bool
+) -> None:
+    shown = _signed(header, said) if signs else unsigned(header, **said)
+    try:
+        principal = known_once.verify(shown)
+    except InvalidRequest:
+        return
+    assert signs, "nobody signed it"
+    assert principal.tenant in ("acme", "globex")
+    assert principal.scopes <= {"agent", "caller", "reader", "operator"}
+
+
+def _signed(header: dict[str, Any], said: dict[str, Any]) -> str:
+    """Signed by the right key, whatever it says of itself."""
+    parts = (json.dumps(part).encode() for part in ({**header, "alg": "ES256", "kid": "k1"}, said))
+    text = ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
+    made = jwt.algorithms.ECAlgorithm(jwt.algorithms.ECAlgorithm.SHA256).sign(text.encode(), KEY)
+    return f"{text}.{base64.urlsafe_b64encode(made).decode().rstrip('=')}"
