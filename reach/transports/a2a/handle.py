@@ -28,7 +28,7 @@ def read_handle(text: str) -> Handle | None:
     """A handle as it was kept; None if it is none of ours."""
     try:
         kind, task, context, inputs = json.loads(text)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
     if kind != _KIND or not (isinstance(task, str) and isinstance(context, str) and isinstance(inputs, int)):
         return None

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from a2a.types.a2a_pb2 import ROLE_USER, Message, Part, SendMessageConfiguration, SendMessageRequest
 
-from agentreach.v1 import attempt_pb2
+from agentreach.v1 import attempt_pb2, task_pb2
 from reach.transports.a2a.contexts import Contexts, Key, RemoteContext, news_for
 from reach.transports.a2a.handle import Handle
 from reach.wire.a2a.parts import part_of, parts_of_task
-from reach.wire.a2a.words import TASK
+from reach.wire.a2a.words import DISPATCH, TASK
+
+_EFFECTS: Final = {
+    task_pb2.EFFECTS_NONE: "none",
+    task_pb2.EFFECTS_IDEMPOTENT: "idempotent",
+    task_pb2.EFFECTS_IRREVERSIBLE: "irreversible",
+}
+
+
+def _options(offer: attempt_pb2.Offer) -> dict[str, Any]:
+    """How it is to be dispatched, for agents that are fleets themselves."""
+    task = offer.task
+    said: dict[str, Any] = {}
+    if task.method:
+        said["method"] = task.method
+    if task.HasField("priority"):
+        said["priority"] = task.priority
+    if task.effects in _EFFECTS:
+        said["effects"] = _EFFECTS[task.effects]
+    if said and offer.HasField("start_to_close"):
+        said["deadline_ms"] = offer.start_to_close.ToMilliseconds()
+    return said
 
 
 def key_of(offer: attempt_pb2.Offer) -> Key | None:
@@ -79,6 +100,8 @@ def _request(offer: attempt_pb2.Offer, message: Message, *, waits: bool) -> Send
         said["start_to_close_ms"] = offer.start_to_close.ToMilliseconds()
     if task.labels:
         said["labels"] = dict(task.labels)
+    if options := _options(offer):
+        message.metadata.update({DISPATCH: options})
     request = SendMessageRequest(message=message)
     request.metadata.update({TASK: said})
     request.configuration.CopyFrom(SendMessageConfiguration(return_immediately=not waits))
