@@ -45,6 +45,12 @@ def it_runs_after_its_end(h: History) -> None:
     h.checker.attempts.offered(KEY, 1, "one")
 
 
+@PLANTED("OUTCOMES_ARE_TAKEN")
+def an_outcome_is_out_of_order(h: History) -> None:
+    h.accept()
+    h.checker.attempts.refuses(KEY, 1, "one")
+
+
 @PLANTED("OFFER_IS_DURABLE")
 def an_offer_leaves_before_the_commit(h: History) -> None:
     h.checker.attempts.offered(KEY, 1, "one")

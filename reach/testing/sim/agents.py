@@ -196,10 +196,10 @@ class Agent(Attempts):
         asked = {((tenant, task_id), attempt) for tenant, task_id, attempt in replay}
         for run in list(self.running.values()):
             self.restore(run, (run.key, run.attempt) in asked, new_stream)
-        if new_stream:
-            for outcome in self.unacknowledged.values():
+        for outcome in self.unacknowledged.values():
+            if new_stream:
                 outcome.make_whole()
-                self.send(outcome)
+            self.send(outcome)
 
     def on_closed(self, fault: Fault) -> None:
         """The link is refused or superseded."""

@@ -122,6 +122,11 @@ class AttemptTruth:
         """An agent gives an answer, in whole or as the last of its pieces."""
         self._checker.truth(key).said.setdefault((attempt, instance), set()).add(content)
 
+    def refuses(self, key: TaskKey, attempt: int, instance: str) -> None:
+        """An outcome that says it all is not taken, for there is no link: an agent that takes that for its fault gives
+        the work away that it has done."""
+        self._violate("OUTCOMES_ARE_TAKEN", key, f"the outcome of attempt {attempt} at {instance} is out of order")
+
     def acts(self, key: TaskKey, attempt: int, instance: str) -> None:
         """An agent does what cannot be undone."""
         known = self._checker.truth(key)

@@ -81,9 +81,9 @@ class Attempts:
             if new_stream:
                 flow.granted = flow.spent + CREDIT
                 self._go_on(run)
-        if new_stream and run.question:
+        if run.question:
             self.put("result", run.key, run.attempt, "waiting", run.question)
-        if new_stream and run.asked:
+        if run.asked:
             self.put("effect", run.key, run.attempt)
 
     # -- what runs ----------------------------------------------------------------------------------------------------
@@ -251,9 +251,12 @@ class Attempts:
         retryable = fault.error_class in (ErrorClass.RESOURCE_EXHAUSTED, ErrorClass.UNAVAILABLE, ErrorClass.TIMEOUT)
         if outcome is None or outcome.attempt != attempt or retryable:
             return
-        if fault.reason is Reason.UNEXPECTED_FRAME and outcome.whole is not None:
-            outcome.make_whole()
-            self.send(outcome)
+        if fault.reason is Reason.UNEXPECTED_FRAME:
+            if outcome.whole is not None:
+                outcome.make_whole()
+                self.send(outcome)
+            elif not outcome.folded:
+                self.world.checker.attempts.refuses(key, attempt, self.boot)
         elif fault.reason in GONE or outcome.is_error:
             self.on_acknowledge(key, attempt)
         else:

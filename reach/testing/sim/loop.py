@@ -209,6 +209,16 @@ class Process:
             self.paused_until = until
             self._loop.call_at(until, self._go_on)
 
+    @property
+    def stands_still(self) -> bool:
+        """It is paused."""
+        return self._loop.now < self.paused_until
+
+    def if_still(self, act: Callback) -> None:
+        """Does something that only befalls who stands still."""
+        if self.stands_still:
+            act()
+
     def wake(self) -> None:
         """Goes on at once, if it stands still."""
         if self.paused_until:

@@ -140,7 +140,7 @@ class Run:
 class Outcome:
     """What became of an attempt, until the server has it for certain and for a while after (`sdk.outcomes`)."""
 
-    __slots__ = ("attempt", "content", "is_error", "key", "sent_at", "whole")
+    __slots__ = ("attempt", "content", "folded", "is_error", "key", "sent_at", "whole")
 
     def __init__(self, key: tuple[str, str], attempt: int, content: tuple[str, Any], whole: str | None = None) -> None:
         self.key = key
@@ -149,6 +149,8 @@ class Outcome:
         """(how, what), see `agent_door.event_of`."""
         self.whole = whole
         """The whole text, if the content leaves that to the pieces."""
+        self.folded = whole is not None
+        """The content did, at first: that may still be refused when it comes whole."""
         self.is_error = content[0] == "fault"
         self.sent_at = -1e9
 

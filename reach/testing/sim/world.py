@@ -219,7 +219,7 @@ class World(Scene):
             streams = [agent.stream for agent in self.agents] + [caller.stream for caller in self.callers]
             for stream in streams:
                 if stream is not None and self.random.random() < 0.7:
-                    self.loop.call_later(5.0 + self.random.random(), stream.break_now)
+                    self.loop.call_later(5.0 + self.random.random(), self.server.process.if_still, stream.break_now)
 
     def _clock(self) -> None:
         leap = self.random.choice((-3_600_000, -5_000, 5_000, 3_600_000, 86_400_000))

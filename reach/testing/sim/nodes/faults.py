@@ -114,7 +114,9 @@ class Faults:
         if seconds > 5.0:
             for port in list(node.ports):
                 if port.stream is not None and self._random.random() < 0.7:
-                    self._world.loop.call_later(5.0 + self._random.random(), port.stream.break_now)
+                    self._world.loop.call_later(
+                        5.0 + self._random.random(), node.process.if_still, port.stream.break_now
+                    )
 
     def _cut(self, here: str, there: str) -> None:
         """In one direction or both, for a while."""

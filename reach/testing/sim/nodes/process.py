@@ -101,11 +101,6 @@ class NodeProcess(Process):
         """See AbstractEventLoop."""
         self._world.call_exception_handler(context)
 
-    @property
-    def stands_still(self) -> bool:
-        """It is paused."""
-        return self._world.now < self.paused_until
-
     def die(self) -> None:
         """Ends at once. Its coroutines are left as they stand, and never go on."""
         self.dead = True
