@@ -232,8 +232,9 @@ class A2aCall:
         fault, told = failure.fault, self.told
         if failure.refused or (failure.cut and await self._line.is_refused()):
             return Failed(None, lost=REFUSED, unbegun=not failure.reached and not told.heard)
-        if self._handle is not None and failure.reason == "TASK_NOT_FOUND":
+        if failure.reason == "TASK_NOT_FOUND":  # it was another process that took it, and that had the contexts
             fault = Fault(ErrorClass.UNAVAILABLE, Reason.INSTANCE_LOST, "the agent no longer knows the task")
+            self._line.contexts.forget()
         unbegun = not failure.reached or failure.turned_away
         return Failed(fault, unbegun=unbegun and self._handle is None, doubtful=failure.cut)
 

@@ -109,12 +109,14 @@ async def test_API_3_what_was_accepted_is_resumed_by_its_handle():
 
 async def test_API_3_a_remote_task_that_is_no_longer_known_is_lost():
     async with serving() as served, wired(served) as (line, _):
+        line.contexts.began(("", "a:u:s"), "c", [], "t")
         call = line.resume(offered("hold"), '["a2a/1","no-such-task","c",0]', 10)
         assert call is not None
         with pytest.raises(Failed) as failure:
             await call.read()
         assert fault_of(failure).reason is Reason.INSTANCE_LOST
         assert not failure.value.unbegun
+        assert len(line.contexts) == 0  # of another process
 
 
 async def test_API_3_nobody_there_is_a_loss_of_all():
