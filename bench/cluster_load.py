@@ -11,12 +11,16 @@ import asyncio
 import json
 import time
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 import uvloop
 
 from bench.workload import PAYLOAD
-from reach import Agent, Client, Task
+from reach import Agent, Task
 from reach.errors import ReachError
+
+if TYPE_CHECKING:
+    from reach import Client
 
 WARM_SECONDS = 2.0
 """Streams open and everybody comes at once: what begins by then is checked, and not measured."""
@@ -42,6 +46,8 @@ async def agents(targets: list[tuple[str, str]], ms: int, slots: int, instance: 
 
 async def callers(targets: list[tuple[str, str]], count: int, seconds: float) -> None:
     """So many callers, who take turns at the targets; each has one task at a time. Prints the figures."""
+    from reach import Client  # agents start without it
+
     latencies: list[float] = []
     wrong: list[str] = []
     given = 0

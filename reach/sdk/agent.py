@@ -21,7 +21,7 @@ import string
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import uvloop
 
@@ -34,7 +34,6 @@ from reach.sdk.channel import AddressLike, ForkGuard, Target, TlsLike
 from reach.sdk.dedupe import DedupeStore
 from reach.sdk.draining import AnyLink, drain
 from reach.sdk.encoding import output_outcome
-from reach.sdk.endpoint import EndpointLink, Listen
 from reach.sdk.figures import Figures, duration
 from reach.sdk.handlers import DEFAULT_METHOD, Function, Handler
 from reach.sdk.handoffs import Handoffs, SessionHooks
@@ -44,6 +43,9 @@ from reach.sdk.outcomes import Outcome
 from reach.sdk.payloads import Fields
 from reach.sdk.showing import KeyLike
 from reach.version import VERSION
+
+if TYPE_CHECKING:
+    from reach.sdk.endpoint import Listen
 
 log = logging.getLogger("reach.sdk")
 
@@ -136,7 +138,7 @@ class Agent(SessionHooks):
             raise InvalidRequest(f"a part of the agent has a value that cannot be sent: {error}") from error
         self._heartbeat_interval = heartbeat_interval
         self._heartbeat_status = heartbeat_status
-        self._listen = Listen(listen) if isinstance(listen, str) else listen
+        self._listen = listen
         self._handlers: dict[str, Handler] = {}
         self._handoffs = Handoffs()
         self._dedupe = dedupe
@@ -326,7 +328,13 @@ class Agent(SessionHooks):
     def _make_link(self) -> AnyLink:
         parts = (self._target, self._registration, self._handlers, self._figures)
         own = self._heartbeat_interval, self._heartbeat_status
-        link: AnyLink = EndpointLink(*parts, self._listen) if self._listen is not None else Link(*parts, *own)
+        link: AnyLink
+        if self._listen is None:
+            link = Link(*parts, *own)
+        else:
+            from reach.sdk.endpoint import EndpointLink, Listen  # most agents dial, and start sooner without it
+
+            link = EndpointLink(*parts, Listen(self._listen) if isinstance(self._listen, str) else self._listen)
         link.attempts.handoffs = self._handoffs if self._handoffs.are_wanted else None
         link.attempts.once = once_of(link.attempts, self._dedupe, self._registration)
         return link

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from reach.sdk.endpoint import EndpointLink
 from reach.sdk.link import Link
 
-AnyLink = Link | EndpointLink
+if TYPE_CHECKING:
+    from reach.sdk.endpoint import EndpointLink
+
+AnyLink: TypeAlias = "Link | EndpointLink"
 GOODBYE_S: Final = 2.0
 """How long the last words may take after the grace."""
 HAND_OVER_S: Final = 5.0
