@@ -146,6 +146,11 @@ RUBBISH: dict[str, tuple[bytes, int, str]] = {
     "a huge line": (
         chunks(b"x" * (6 << 20), kind="application/x-ndjson"), error_pb2.ERROR_CLASS_INVALID_REQUEST, "over",
     ),
+    "a text without end": (
+        chunks(*[b"x" * (64 << 10)] * 100, kind="text/plain", end=False),
+        error_pb2.ERROR_CLASS_INVALID_REQUEST,
+        "4 MiB",
+    ),
     "a length that is too long": (
         answer({"result": "done"}, content_length="999"), error_pb2.ERROR_CLASS_UNAVAILABLE, "broke",
     ),
