@@ -76,7 +76,8 @@ async def _all(params: a2a_pb2.ListTasksRequest, asker: Asker, call: Call) -> li
         if params.status == a2a_pb2.TASK_STATE_AUTH_REQUIRED:
             states = {task_pb2.TASK_STATE_WAITING}
         request.filter.states.extend(sorted(states))  # type: ignore[arg-type]
-    after_ns = params.status_timestamp_after.ToNanoseconds() if params.HasField("status_timestamp_after") else None
+    after = params.status_timestamp_after
+    after_ns = after.seconds * 10**9 + after.nanos if params.HasField("status_timestamp_after") else None
     found: list[task_pb2.Task] = []
     looked_at = 0
     while True:

@@ -7,6 +7,7 @@ A piece of an answer is an update of an artifact, one for each channel: the firs
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -108,7 +109,8 @@ class Story:
 
     def _progress(self, event: event_pb2.TaskEvent) -> list[Update]:
         progress = event.progress
-        more = {"fraction": progress.fraction} if progress.HasField("fraction") else {}
+        known = progress.HasField("fraction") and math.isfinite(progress.fraction)  # JSON has no word for others
+        more = {"fraction": progress.fraction} if known else {}
         note = said_by_agent(self._task, event.sequence, [a2a_pb2.Part(text=progress.note)]) if progress.note else None
         return [self._status(event, WORKING, more, note)] if more or note else []
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from a2a.types import a2a_pb2
-from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from agentreach.v1 import task_pb2
 from reach.errors import InvalidRequest, Reason
-from reach.wire.a2a.parts import parts_of, parts_of_task, split_payloads
+from reach.wire.a2a.parts import parts_of, parts_of_task, plain, split_payloads
 from reach.wire.a2a.states import a2a_state
 from reach.wire.a2a.words import CURSOR, DISPATCH, RouteTo
 from reach.wire.requests import ATTACHMENTS, ID_BYTES
@@ -79,7 +79,7 @@ def spec_of(request: a2a_pb2.SendMessageRequest, asker: Asker) -> task_pb2.TaskS
     spec.labels[MESSAGE_LABEL] = input_id_of(message.message_id)
     spec.labels[ROUTE_LABEL] = asker.route.token[:ID_BYTES]
     if DISPATCH in message.metadata.fields:
-        _take_options(spec, json_format.MessageToDict(message.metadata.fields[DISPATCH]))
+        _take_options(spec, plain(message.metadata.fields[DISPATCH]))
     return spec
 
 
@@ -200,7 +200,7 @@ def facts_of(result: task_pb2.Result) -> dict[str, Any]:
         facts["retryable"] = error.retryable
     if result.state == task_pb2.TASK_STATE_DEAD_LETTERED:
         facts["dead_letter_id"] = result.task_id
-    if result.HasField("confidence"):
+    if result.HasField("confidence") and math.isfinite(result.confidence):  # JSON has no word for others
         facts["confidence"] = result.confidence
     return facts
 

@@ -11,10 +11,11 @@ from typing import Any
 import grpc
 import pytest
 from a2a.compat.v0_3 import a2a_v0_3_pb2
-from a2a.types import a2a_pb2
+from a2a.types import a2a_pb2, a2a_pb2_grpc
 from google.protobuf import json_format
 from google.protobuf.message_factory import GetMessageClass
 
+from reach.wire.a2a.words import DISPATCH
 from tests.a2a.conftest import message
 from tests.http.bodies import BYTES, RAW, spoiled
 from tests.rpc.conftest import no_tracebacks  # noqa: F401 - a fixture here too
@@ -154,6 +155,26 @@ async def test_GOV_5_pages_of_other_sites_cannot_act(http):
     assert (answer.status_code, answer.json()["reason"]) == (403, "PERMISSION_DENIED")
     answer = await http.get("/.well-known/agent-card.json", headers={"host": "evil.example"})
     assert answer.status_code == 403
+
+
+async def test_G2_what_only_protobuf_can_say_is_no_fault_either(stubs):
+    stub, version = a2a_pb2_grpc.A2AServiceStub(stubs.channel), (("a2a-version", "1.0"),)
+    for seconds in (2**62, -(2**62)):
+        listing = a2a_pb2.ListTasksRequest(status_timestamp_after={"seconds": seconds, "nanos": -5})
+        assert (await stub.ListTasks(listing, metadata=version)).page_size == 50
+    for value in (float("nan"), float("inf"), -1e300):
+        request = message("x")
+        request.message.metadata.update({DISPATCH: {"priority": value}})
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await stub.SendMessage(request, metadata=version)
+        assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        request = message("x")
+        request.message.parts.add().data.number_value = value
+        request.configuration.return_immediately = True
+        if value > -1:
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await stub.SendMessage(request, metadata=version)
+            assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("version", ["", "0.2", "2.0", "one"])

@@ -9,7 +9,7 @@ from google.protobuf import json_format
 from agentreach.v1 import event_pb2, task_pb2
 from reach.a2a.cards import _for_types
 from reach.a2a.story import Story, fold
-from reach.a2a.tasks import state_of, task_of
+from reach.a2a.tasks import facts_of, state_of, task_of
 from tests.rpc.peers import pb
 
 S = a2a_pb2.TaskState
@@ -163,6 +163,13 @@ def test_API_3_why_a_task_failed_is_in_its_status_and_metadata():
     }
     assert shown.context_id == "t"
     assert not task_of(task, 0).history
+
+
+def test_G2_numbers_that_JSON_cannot_say_are_left_out():
+    event = event_pb2.TaskEvent(sequence=1, progress=event_pb2.Progress(fraction=float("nan"), note="n"))
+    (told,) = Teller().story.tell(event)
+    assert "fraction" not in told.metadata
+    assert "confidence" not in facts_of(task_pb2.Result(confidence=float("inf")))
 
 
 def test_GOV_2_credentials_for_types_show_their_cards_only():

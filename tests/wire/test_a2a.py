@@ -123,7 +123,17 @@ def test_G2_parts_that_are_none_are_the_callers_mistake(bad):
 
 
 def test_API_3_json_that_data_would_change_stays_text():
-    for odd in ("{", str(2**60), '{"n": 9007199254740993}', "[" * 50_000, "[" * 90 + "]" * 90, "NaN", "-Infinity", ""):
+    for odd in (
+        "{",
+        str(2**60),
+        '{"n": 9007199254740993}',
+        "[" * 50_000,
+        "[" * 90 + "]" * 90,
+        "NaN",
+        "-Infinity",
+        "[1e999]",
+        "",
+    ):
         assert part_of(payload_pb2.Payload(media_type="application/json", text=odd)).text == odd
     assert part_of(payload_pb2.Payload(media_type="application/ld+json; a=b", text="{}")).HasField("data")
     assert is_json("Application/JSON")

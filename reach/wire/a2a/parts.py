@@ -9,6 +9,7 @@ in that document.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -185,7 +186,7 @@ def _value_of(text: str) -> Value | None:
     """JSON as data; None if it is none, is too deep, or would come out as something else (whole numbers over 2^53)."""
     value = Value()
     try:
-        json_format.ParseDict(json.loads(text, parse_int=_exact, parse_constant=_exact), value)
+        json_format.ParseDict(json.loads(text, parse_int=_exact, parse_float=_finite, parse_constant=_exact), value)
     except (json_format.ParseError, ValueError, TypeError, RecursionError):
         return None
     return value if _depth_fits(value) else None
@@ -195,6 +196,14 @@ def _exact(digits: str) -> int:
     """A whole number that data can say."""
     number = int(digits)
     if abs(number) > _EXACT:
+        raise ValueError(digits)
+    return number
+
+
+def _finite(digits: str) -> float:
+    """A number that JSON can say again: 1e999 is none."""
+    number = float(digits)
+    if not math.isfinite(number):
         raise ValueError(digits)
     return number
 
