@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--priority", type=click.IntRange(0, 9), help="Higher first (default: 3).")
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="For selectors (repeatable).")
 @click.option("--label", "labels", type=PAIR, multiple=True, help="name=value (repeatable).")
+@click.option("--any-media", is_flag=True, help="Give it any content, whatever its card says it takes.")
 @click.option("--region", metavar="REGION", help="Where it is.")
 @click.option("--allow", "allowed_tenants", metavar="TENANT", multiple=True, help="May call it too (repeatable).")
 @server_options
@@ -46,7 +47,9 @@ def adopt(context: click.Context, /, **given: Any) -> int:
 
     settings = settings_of(context)
     given["labels"] = dict(given["labels"])
-    terms: dict[str, Any] = {name: value for name, value in given.items() if value or value == 0}
+    terms: dict[str, Any] = {
+        name: value for name, value in given.items() if value or (value == 0 and value is not False)
+    }
     request = registry_pb2.AdoptRequest(terms=terms)  # type: ignore[arg-type]
     with settings.connect() as server:
         answer = server.ask(registry_pb2_grpc.RegistryServiceStub(server.channel).Adopt, request)

@@ -104,13 +104,15 @@ def registration_of(card: AgentCard, terms: agent_pb2.AdoptionTerms) -> Adopting
     r.tags.extend(terms.tags)
     r.labels.update(terms.labels)
     r.allowed_tenants.extend(terms.allowed_tenants)
-    r.input_media_types.extend(_modes(card.default_input_modes))
+    r.input_media_types.extend([] if terms.any_media else _modes(card.default_input_modes))
     r.output_media_types.extend(_modes(card.default_output_modes))
     if len(card.skills) > CAPABILITIES:
         warnings.append(f"the card has {len(card.skills)} skills; the first {CAPABILITIES} are taken")
     for skill in card.skills[:CAPABILITIES]:
         if skill.id:
             _fill_capability(r.capabilities.add(), card, skill)
+    for capability in r.capabilities if terms.any_media else ():
+        del capability.input_media_types[:]
     _runtime(card, r)
     for name in ("weight", "priority", "max_concurrency"):
         if terms.HasField(name):

@@ -116,6 +116,13 @@ def test_API_3_modes_that_are_any_are_none():
     assert list(made({"defaultInputModes": ["text/plain", "*/*"]})[0].input_media_types) == []
 
 
+def test_API_3_the_operator_may_know_better_what_it_takes():
+    skills = [{"id": "sew", "inputModes": ["image/png"], "outputModes": ["text/plain"]}]
+    r, _ = made({"skills": skills}, any_media=True)
+    taken, given = r.capabilities[0].input_media_types, r.capabilities[0].output_media_types
+    assert (list(r.input_media_types), list(taken), list(given)) == ([], [], ["text/plain"])
+
+
 def test_API_3_credentials_go_where_the_card_wants_them():
     def headers(scheme):
         card = {"securitySchemes": {"key": scheme}, "securityRequirements": [{"schemes": {"key": {"list": []}}}]}

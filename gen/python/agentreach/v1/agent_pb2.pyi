@@ -382,6 +382,7 @@ class AdoptionTerms(_message.Message):
     REGION_FIELD_NUMBER: _builtins.int
     ZONE_FIELD_NUMBER: _builtins.int
     ALLOWED_TENANTS_FIELD_NUMBER: _builtins.int
+    ANY_MEDIA_FIELD_NUMBER: _builtins.int
     card_url: _builtins.str
     """Where the card is: `https://host[:port][/path]`, or `http://…`, with or without `a2a+` before it. Without a path:
     `/.well-known/agent-card.json`. Required.
@@ -406,6 +407,8 @@ class AdoptionTerms(_message.Message):
     """Its region."""
     zone: _builtins.str
     """Its zone."""
+    any_media: _builtins.bool
+    """It is given any content: what the card says of media types does not count."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tags for selectors."""
@@ -435,10 +438,11 @@ class AdoptionTerms(_message.Message):
         region: _builtins.str = ...,
         zone: _builtins.str = ...,
         allowed_tenants: _abc.Iterable[_builtins.str] | None = ...,
+        any_media: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_concurrency", b"_max_concurrency", "_priority", b"_priority", "_weight", b"_weight", "max_concurrency", b"max_concurrency", "priority", b"priority", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_concurrency", b"_max_concurrency", "_priority", b"_priority", "_weight", b"_weight", "agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tenants", b"allowed_tenants", "auth_reference", b"auth_reference", "card_url", b"card_url", "instance_id", b"instance_id", "labels", b"labels", "max_concurrency", b"max_concurrency", "priority", b"priority", "region", b"region", "tags", b"tags", "url", b"url", "weight", b"weight", "zone", b"zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_concurrency", b"_max_concurrency", "_priority", b"_priority", "_weight", b"_weight", "agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tenants", b"allowed_tenants", "any_media", b"any_media", "auth_reference", b"auth_reference", "card_url", b"card_url", "instance_id", b"instance_id", "labels", b"labels", "max_concurrency", b"max_concurrency", "priority", b"priority", "region", b"region", "tags", b"tags", "url", b"url", "weight", b"weight", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_concurrency: _TypeAlias = _typing.Literal["max_concurrency"]  # noqa: Y015
     _WhichOneofArgType__max_concurrency: _TypeAlias = _typing.Literal["_max_concurrency", b"_max_concurrency"]  # noqa: Y015
