@@ -146,9 +146,10 @@ func (a *agent) received(frame *pb.AttachResponse) {
 		}
 	}
 	for _, refusal := range frame.Refusals {
-		if refusal.Key != nil && !refusal.Error.GetRetryable() {
+		switch refusal.Error.GetReason() {
+		case pb.ErrorReason_ERROR_REASON_STALE_ATTEMPT, pb.ErrorReason_ERROR_REASON_UNKNOWN_ATTEMPT:
 			a.drop(refusal.Key)
-		} else {
+		default: // an outcome is told again, with the next beat
 			log.Printf("refused: %v", refusal.Error.GetMessage())
 		}
 	}

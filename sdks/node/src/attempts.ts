@@ -34,8 +34,6 @@ export class Attempts implements Voice {
   readonly #stopping = new Set<Attempt>();
   #fresh: Attempt[] = [];
   readonly #notes = new Map<Attempt, { progress?: Progress; checkpoint?: Uint8Array }>();
-  /** A hello is out. Deltas wait for its answer, which says where they go on. */
-  #greeting = false;
   #idle: (() => void)[] = [];
 
   constructor(
@@ -101,7 +99,6 @@ export class Attempts implements Voice {
 
   /** All that a hello must name: what runs, and what has ended with an outcome that follows. */
   named(): { key: Key; lastAttemptSequence: bigint }[] {
-    this.#greeting = true;
     const runs = [...this.running.values()].map(({ key, deltas }) => {
       if (deltas !== undefined) deltas.named = deltas.last;
       return { key, lastAttemptSequence: deltas?.last ?? 0n };
@@ -111,7 +108,6 @@ export class Attempts implements Voice {
 
   /** A hello was answered: says again what the server lacks. */
   restore(replay: readonly Key[], newStream: boolean): void {
-    this.#greeting = false;
     const asked = new Set(replay.map((key) => `${nameOf(key)}\0${key.attempt}`));
     for (const attempt of this.running.values()) {
       const flow = attempt.deltas;
@@ -123,13 +119,14 @@ export class Attempts implements Voice {
         flow.whole = items === undefined || (!again && (flow.whole || newStream));
         if (newStream) flow.beginAgain();
       }
-      if (newStream) for (const effect of attempt.effects.keys()) this.#ask(attempt, effect);
+      for (const effect of attempt.effects.keys()) this.#ask(attempt, effect);
     }
+    this.connection.wake(); // for what has waited
   }
 
   /** A frame is about to be made. Attempts that are over by now need not be accepted: their outcome says it all. */
   gather(): void {
-    if (!this.connection.up) return;
+    if (!this.connection.welcomed) return;
     const fresh = this.#fresh.splice(0).filter((attempt) => !attempt.ended && !attempt.cancelled);
     if (fresh.length > 0) this.connection.put(up({ accepts: fresh.map(({ key }) => ({ link: LINK, key })) }));
     for (const [{ key }, { progress, checkpoint }] of this.#notes) {
@@ -218,7 +215,7 @@ export class Attempts implements Voice {
     await flow.room(attempt.controller.signal);
     if (attempt.cancelled || attempt.ended) return;
     const item = flow.add(attempt.key, delta, this.payloadLimit);
-    if (item !== undefined && this.connection.up && !this.#greeting && !flow.mute) this.connection.put(item);
+    if (item !== undefined && this.connection.welcomed && !flow.mute) this.connection.put(item);
   }
 
   #finish(attempt: Attempt, value: unknown): void {
@@ -298,7 +295,7 @@ export class Attempts implements Voice {
   }
 
   #ask({ key }: Attempt, effect: string): void {
-    if (this.connection.up) this.connection.put(up({ effects: [{ link: LINK, key, effect }] }));
+    if (this.connection.welcomed) this.connection.put(up({ effects: [{ link: LINK, key, effect }] }));
   }
 }
 

@@ -62,6 +62,8 @@ type End = { kind: "reopen" } | { kind: "fatal"; error: ReachError } | { kind: "
 export class Connection {
   /** The peer said that the current stream works (`established`). */
   up = false;
+  /** The last hello was answered: what is said of attempts before that may be lost, and is kept until then. */
+  welcomed = false;
   readonly #items: Uint8Array[] = [];
   #size = 0;
   readonly #target: Target;
@@ -81,6 +83,7 @@ export class Connection {
   #wake: (() => void) | undefined;
   /** What was told last: that the server is there, or that it is not. */
   #told: boolean | undefined;
+  #hasWorked = false;
 
   constructor(target: Target, method: string, peer: Peer) {
     this.#target = target;
@@ -116,13 +119,14 @@ export class Connection {
         if (this.#ending || this.#stopped) return;
         if (end.kind === "reopen") continue;
         this.#closeBefore();
-        if (end.kind === "fatal" || FATAL.has(end.error.reason)) throw end.error;
+        const isFatal = FATAL.has(end.error.reason) && !this.#mayBeRenewed(end.error);
+        if (end.kind === "fatal" || isFatal) throw end.error;
         this.#tell(false, end.error);
         this.#peer.lost(end.error);
         await this.#pause(end.error);
       }
     } finally {
-      this.up = false;
+      this.up = this.welcomed = false;
       this.#closeBefore();
     }
   }
@@ -130,7 +134,7 @@ export class Connection {
   /** The peer has what it needs from the new stream: the wait starts small again, the old stream may go. */
   established(): void {
     this.#lostAt = undefined;
-    this.up = true;
+    this.up = this.welcomed = this.#hasWorked = true;
     this.#closeBefore();
     this.#rotation.worked();
     this.#tell(true);
@@ -162,8 +166,8 @@ export class Connection {
   /** One stream from opening to end. */
   #once(): Promise<End> {
     const client = this.#target.connect(this.#rotation.current);
-    const call: Call = client.makeBidiStreamRequest(this.#method, asBuffer, asBuffer, this.#target.metadata.clone());
-    this.up = this.#reopen = this.#blocked = false;
+    const call: Call = client.makeBidiStreamRequest(this.#method, asBuffer, asBuffer, this.#target.metadata());
+    this.up = this.welcomed = this.#reopen = this.#blocked = false;
     this.#items.length = this.#size = 0;
     return new Promise((resolve) => {
       const timers = [
@@ -174,7 +178,7 @@ export class Connection {
         if (this.#call !== call) return;
         timers.forEach(clearTimeout);
         this.#call = this.#settle = undefined;
-        this.up = false;
+        this.up = this.welcomed = false;
         const close = (): void => {
           call.cancel();
           client.close();
@@ -269,6 +273,11 @@ export class Connection {
       };
     });
     this.#wake = undefined;
+  }
+
+  /** Tokens expire, and the next one is there already, or in a moment: who was let in before tries again. */
+  #mayBeRenewed(error: ReachError): boolean {
+    return error.reason === "UNAUTHENTICATED" && this.#target.renews && this.#hasWorked;
   }
 
   /** Says that the server is lost, or found again: once per change, not once per try. */

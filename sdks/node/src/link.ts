@@ -132,7 +132,7 @@ export class Link implements Peer {
     }
     if (frame.resync) {
       connection.put(up({ hellos: [this.#hello()] }));
-      this.outcomes.sendAll(false);
+      connection.welcomed = false;
     }
     if (frame.reopen) connection.reopen();
   }
@@ -147,12 +147,11 @@ export class Link implements Peer {
       this.#intervalMs = Math.max(100, durationMs(welcome.heartbeatInterval));
     this.#watchdog.setInterval(this.#intervalMs);
     this.connection.established();
+    this.#watchdog.show(this.target.key());
     for (const key of welcome.unknown) this.attempts.cancel(key, true);
     this.attempts.restore(welcome.replay, newStream);
-    if (newStream) {
-      this.outcomes.sendAll(true);
-      this.#beatOn();
-    }
+    this.outcomes.sendAll(newStream);
+    if (newStream) this.#beatOn();
     this.#resolveWelcomed();
   }
 

@@ -100,7 +100,7 @@ export class Outcomes {
     const outcome = new Outcome(key, create(AttemptResultSchema, { ...said, link: LINK, key }), whole);
     this.#byName.set(name, outcome);
     this.#unacknowledged.set(name, outcome);
-    if (!this.connection.up) return;
+    if (!this.connection.welcomed) return;
     const now = performance.now();
     outcome.sentAt = now;
     this.connection.put(outcome.item());
@@ -112,7 +112,7 @@ export class Outcomes {
   /** Sends a kept outcome, because the attempt was offered again. */
   answerAgain(name: string): void {
     const outcome = this.#byName.get(name);
-    if (outcome === undefined || !this.connection.up) return;
+    if (outcome === undefined || !this.connection.welcomed) return;
     outcome.sentAt = performance.now();
     this.connection.put(outcome.item());
   }
@@ -141,7 +141,7 @@ export class Outcomes {
 
   /** Sends those again that have waited too long, unless the last ones have not even left yet. */
   sendLate(): void {
-    if (!this.connection.up || this.connection.waiting > 0) return;
+    if (!this.connection.welcomed || this.connection.waiting > 0) return;
     const now = performance.now();
     for (const outcome of this.#unacknowledged.values()) {
       if (outcome.sentAt > now - RESEND_MS) continue;
@@ -155,8 +155,11 @@ export class Outcomes {
     const name = nameOf(key);
     const outcome = this.#unacknowledged.get(name);
     if (outcome === undefined || outcome.key.attempt !== key.attempt || error.retryable) return;
-    if (error.reason === "UNEXPECTED_FRAME" && outcome.whole !== undefined) {
-      outcome.makeWhole(); // the deltas that it stands on are not there
+    if (error.reason === "UNEXPECTED_FRAME") {
+      // The link was not open there (yet): the next hello names it, and its welcome has it said again. Or the deltas
+      // that it stands on are not there.
+      if (outcome.whole === undefined) return;
+      outcome.makeWhole();
     } else if (GONE.has(error.reason) || outcome.isError) {
       return this.acknowledged(key);
     } else {

@@ -40,8 +40,11 @@ export interface TargetOptions {
    * 127.0.0.1:8900.
    */
   addr?: string | readonly string[];
-  /** Left out: AGENT_REACH_API_KEY. */
-  apiKey?: string;
+  /**
+   * A key or token, or a function that gives the one of now; it must not block. Left out: AGENT_REACH_API_KEY, else
+   * what is in the file that AGENT_REACH_API_KEY_FILE names, read anew for each connection and call.
+   */
+  apiKey?: string | (() => string);
   /** A `Tls`, the path of a CA file, or true for the authorities of the system. */
   tls?: Tls | string | boolean;
 }
@@ -49,32 +52,56 @@ export interface TargetOptions {
 /** A server, or several that work as one. */
 export class Target {
   readonly addresses: readonly string[];
-  readonly metadata = new Metadata();
+  /** Whether a call may show something else next time. */
+  readonly renews: boolean;
   /** Servers that servers told of. */
   told: readonly string[] = [];
   /** The one that answered last. */
   works: string | undefined;
   readonly #credentials: ChannelCredentials;
   readonly #options: TargetOptions;
+  readonly #give: () => string;
+  #shown = "";
 
   constructor(options: TargetOptions) {
     this.#options = options;
-    const given = options.addr ?? process.env["AGENT_REACH_ADDR"] ?? "";
-    const parts = (typeof given === "string" ? [given] : [...given]).flatMap((text) => text.split(","));
+    const addr = options.addr ?? process.env["AGENT_REACH_ADDR"] ?? "";
+    const parts = (typeof addr === "string" ? [addr] : [...addr]).flatMap((text) => text.split(","));
     const found = [...new Set(parts.map((part) => part.trim()).filter(Boolean))];
     if (found.length > MOST_ADDRESSES) {
       throw new InvalidRequest(`${found.length} addresses were given, at most ${MOST_ADDRESSES} can be used`);
     }
     this.addresses = found.length > 0 ? found : [DEFAULT_ADDRESS];
-    const key = options.apiKey ?? process.env["AGENT_REACH_API_KEY"];
-    if (key) this.metadata.set("authorization", `Bearer ${key}`);
+    const given = options.apiKey ?? process.env["AGENT_REACH_API_KEY"] ?? "";
+    const file = given === "" ? process.env["AGENT_REACH_API_KEY_FILE"] : undefined;
+    this.renews = typeof given === "function" || Boolean(file);
+    this.#give = file ? () => readFileSync(file, "ascii").trim() : typeof given === "function" ? given : () => given;
+    if (file) this.key(); // throws if it cannot be read
     this.#credentials = credentialsOf(options.tls);
   }
 
   /** For another thread, which makes a target of its own of them. */
   options(): TargetOptions {
-    const { apiKey, tls } = this.#options;
-    return { addr: this.addresses, ...(apiKey !== undefined && { apiKey }), ...(tls !== undefined && { tls }) };
+    const { tls } = this.#options;
+    return { addr: this.addresses, apiKey: this.key(), ...(tls !== undefined && { tls }) };
+  }
+
+  /** What is shown to the server now. A file that is away for a moment, being replaced, changes nothing. */
+  key(): string {
+    try {
+      this.#shown = this.#give();
+    } catch (error) {
+      if (this.#shown === "") throw error;
+    }
+    return this.#shown;
+  }
+
+  /** Of a call. */
+  metadata(): Metadata {
+    const made = new Metadata();
+    const key = this.key();
+    if (key !== "") made.set("authorization", `Bearer ${key}`);
+    return made;
   }
 
   /** For people: all addresses that were given. */

@@ -55,7 +55,7 @@ async function once(client: Client, path: string, data: Buffer, target: Target, 
     return await new Promise<Buffer>((resolve, reject) => {
       const deadline = Date.now() + Math.max(limitMs, 1);
       const same = (bytes: Buffer): Buffer => bytes;
-      client.makeUnaryRequest(path, same, same, data, target.metadata.clone(), { deadline }, (failure, answer) => {
+      client.makeUnaryRequest(path, same, same, data, target.metadata(), { deadline }, (failure, answer) => {
         if (failure !== null) reject(errorFromStatus(failure));
         else resolve(answer ?? Buffer.alloc(0));
       });

@@ -1,6 +1,6 @@
 /** The thread of the watchdog. */
 
-import { workerData } from "node:worker_threads";
+import { parentPort, workerData } from "node:worker_threads";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { HeartbeatService } from "./gen/agentreach/v1/heartbeat_pb.js";
 import { Target } from "./target.js";
@@ -9,7 +9,9 @@ import type { Watched } from "./watchdog.js";
 
 const { shared, instanceId, bootId, target } = workerData as Watched;
 const clock = new Float64Array(shared);
-const calls = new UnaryCalls(new Target(target));
+let key = String(target.apiKey);
+const calls = new UnaryCalls(new Target({ ...target, apiKey: () => key }));
+parentPort?.on("message", (shown: string) => (key = shown));
 let beatenAt = 0;
 
 setInterval(() => {

@@ -50,6 +50,11 @@ export class Watchdog {
     this.#clock[1] = intervalMs;
   }
 
+  /** What it is to show to the server from now on. */
+  show(key: string): void {
+    this.#worker.postMessage(key);
+  }
+
   /** Ends the thread. */
   stop(): void {
     clearInterval(this.#touching);

@@ -131,6 +131,42 @@ test("HAZ-4 resync is answered by a hello and all results without acknowledgemen
   assert.equal(server.streams.length, 1);
 });
 
+test("F4 what is said while the link changes hands waits for the welcome", async () => {
+  let goOn;
+  const waits = new Promise((resolve) => (goOn = resolve));
+  await joined({
+    async *default(task) {
+      yield "one ";
+      await waits;
+      task.progress(0.5);
+      yield "two";
+      await task.beginEffect("charge");
+    },
+    short: () => "done",
+  });
+  const stream = await server.stream();
+  stream.send({ offers: [offer("t")] });
+  await stream.wait("deltas");
+  server.welcomes = false;
+  stream.send({ resync: true });
+  await stream.wait("hellos", 2);
+  goOn();
+  stream.send({ offers: [offer("s", { method: "short" })] });
+  await sleep(50);
+  assert.deepEqual([stream.items("deltas").length, stream.items("results").length, stream.items("progress").length], [1, 0, 0]);
+  stream.send({ links: [{ link: 1, generation: 1n }] });
+  await stream.wait("deltas", 2);
+  await stream.wait("progress");
+  await stream.wait("effects");
+  const [result] = await stream.wait("results");
+  assert.equal(result.key.taskId, "s");
+  const error = { errorClass: ErrorClass.INVALID_REQUEST, reason: ErrorReason.UNEXPECTED_FRAME };
+  stream.send({ refusals: [{ link: 1, key: key("s"), error }], resync: true });
+  await stream.wait("hellos", 3);
+  stream.send({ links: [{ link: 1, generation: 1n }] });
+  assert.equal((await stream.wait("results", 2))[1].outcome.case, "output");
+});
+
 test("HAZ-10 an attempt that is offered again is answered from memory, a newer one is run", async () => {
   const runs = [];
   await joined({ default: (task) => runs.push(task.attempt) && "done" });

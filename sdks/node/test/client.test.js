@@ -1,11 +1,15 @@
 /** Callers against a server that does what it wants. */
 
 import assert from "node:assert/strict";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { afterEach, beforeEach, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Client, InvalidRequest, Timeout, Unavailable } from "../dist/index.js";
 import { ErrorClass, ErrorReason } from "../dist/gen/agentreach/v1/error_pb.js";
 import { TaskState } from "../dist/gen/agentreach/v1/task_pb.js";
+import { Target } from "../dist/target.js";
 import { FakeServer } from "./fake.js";
 
 const text = (value) => ({ content: { case: "text", value } });
@@ -188,4 +192,29 @@ test("CLU-6 closing: what waits is asked again on the next stream", async () => 
   await next.wait("submits");
   next.send({ events: [complete("t", 2, "done")] });
   assert.equal(await waits, "done");
+});
+
+test("GOV-2 a key, a function that gives the one of now, a file that is read anew", async () => {
+  const shown = (target) => target.metadata().get("authorization");
+  assert.deepEqual(shown(new Target({})), []);
+  assert.deepEqual(shown(new Target({ apiKey: "one" })), ["Bearer one"]);
+  let now = "a";
+  const renewed = new Target({ apiKey: () => now });
+  assert.deepEqual([shown(renewed), renewed.renews], [["Bearer a"], true]);
+  now = "b";
+  assert.deepEqual(shown(renewed), ["Bearer b"]);
+  const folder = mkdtempSync(join(tmpdir(), "reach-"));
+  try {
+    process.env["AGENT_REACH_API_KEY_FILE"] = join(folder, "key");
+    assert.throws(() => new Target({}));
+    writeFileSync(join(folder, "key"), "first\n");
+    const read = new Target({});
+    writeFileSync(join(folder, "key"), "second\n");
+    assert.deepEqual(shown(read), ["Bearer second"]);
+    rmSync(join(folder, "key"));
+    assert.deepEqual(shown(read), ["Bearer second"], "it is being replaced");
+  } finally {
+    delete process.env["AGENT_REACH_API_KEY_FILE"];
+    rmSync(folder, { recursive: true });
+  }
 });

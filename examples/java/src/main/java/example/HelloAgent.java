@@ -157,10 +157,9 @@ public final class HelloAgent {
   }
 
   private void refused(LinkRefusal refusal) {
-    if (refusal.hasKey() && !refusal.getError().getRetryable()) {
-      drop(refusal.getKey());
-    } else {
-      System.err.println("refused: " + refusal.getError().getMessage());
+    switch (refusal.getError().getReason()) {
+      case ERROR_REASON_STALE_ATTEMPT, ERROR_REASON_UNKNOWN_ATTEMPT -> drop(refusal.getKey());
+      default -> System.err.println("refused: " + refusal.getError().getMessage()); // an outcome is told again, with the next beat
     }
   }
 
