@@ -89,7 +89,7 @@ def test_API_5_tasks_of_node_callers_at_node_agents_outlive_kill_9_of_the_server
     agents(2)
     half = TASKS // 2
     callers = [node("caller.mjs", "node-worker", name, half, 24) for name in ("one", "two")]
-    eventually(lambda: log.exists() and at_it(("one", "two"), log) > TASKS // 8, "they are at it, both")
+    eventually(lambda: log.exists() and len(begins(log)) > TASKS // 4, "they are at it")
     server.kill()
     assert all(caller.poll() is None for caller in callers), "it must last longer than this"
     time.sleep(0.3)
@@ -108,16 +108,17 @@ def test_API_5_tasks_of_node_callers_at_node_agents_outlive_kill_9_of_the_server
 def test_CLU_3_node_agents_and_callers_go_on_at_other_nodes_when_theirs_is_killed(nodes, log):
     """They were given one node and have heard of the others there; it does not come back."""
     first, *others = nodes.all.values()
+    count = 3 * TASKS  # the first caller is not done when the second begins
     with ExitStack() as stack, Plain(others[0].address) as plain:
         for _ in range(2):
             launched(stack, first.address, "agent.mjs", "node-worker", log)
         eventually(lambda: len(plain.free()) == 2, "both agents take work")
-        callers = [launched(stack, first.address, "caller.mjs", "node-worker", name, TASKS, 12) for name in ("x", "y")]
-        eventually(lambda: log.exists() and at_it("xy", log) > TASKS // 8, "they are at it, both")
+        callers = [launched(stack, first.address, "caller.mjs", "node-worker", name, count, 12) for name in ("x", "y")]
+        eventually(lambda: log.exists() and at_it("xy", log) > 10, "they are at it, both")
         first.kill()
         assert all(caller.poll() is None for caller in callers), "it must last longer than this"
         lines = [json.loads(line) for caller in callers for line in caller.communicate(timeout=120)[0].splitlines()]
-    assert Counter(one["task"] for one in lines) == Counter(f"{n}-{i}" for n in ("x", "y") for i in range(TASKS))
+    assert Counter(one["task"] for one in lines) == Counter(f"{n}-{i}" for n in ("x", "y") for i in range(count))
     assert [one for one in lines if one["state"] != "SUCCEEDED" or not one["right"]] == []
     assert set(begins(log).values()) == {1}
 
