@@ -124,7 +124,7 @@ def test_CLU_3_node_agents_and_callers_go_on_at_other_nodes_when_theirs_is_kille
 
 
 def test_API_5_what_a_node_agent_does_besides(server, node, agents, log, plain):
-    """Cancel, effects, checkpoints over a death, a loop that is blocked, drain."""
+    """Cancel, effects, questions, checkpoints over a death, a loop that is blocked, drain."""
     first, second = agents(2)
     with SyncClient(server.address) as client:
         answer = client.call("effect", agent_id="node-worker", effects="irreversible", timeout=10)
@@ -133,6 +133,11 @@ def test_API_5_what_a_node_agent_does_besides(server, node, agents, log, plain):
         eventually(lambda: client.get_task("aborted").state.name == "RUNNING", "it runs")
         assert client.cancel(handle.task_id).name == "CANCELLED"
         eventually(lambda: log.exists() and "aborted aborted" in log.read_text(), "the handler was told")
+        client.submit("ask", agent_id="node-worker", task_id="trip", timeout=10)
+        eventually(lambda: client.get_task("trip").state.name == "WAITING", "it asks")
+        client.send_input("trip", "Friday")
+        assert client.wait_for_result("trip", 10).text == "booked for Friday"
+
         result = client.send("checkpointed", agent_id="node-worker", timeout=20)
         assert (result.text, result.attempts) == ("went on behind half", 2)
         eventually(lambda: first.poll() is not None or second.poll() is not None, "one is dead")

@@ -224,6 +224,7 @@ export class Agent {
     const within = (promise: Promise<void>, ms: number): Promise<void> => this.#within(promise, ms, running);
     const end = performance.now() + this.#graceMs;
     this.#figures.draining = true;
+    link.attempts.releaseWaiting();
     link.beat();
     await within(link.attempts.idle(), this.#graceMs);
     link.attempts.release("the agent drains and its grace is over");

@@ -45,7 +45,7 @@ export interface Waiting {
 
 /** One attempt that runs here. */
 export class Attempt {
-  readonly begun = performance.now();
+  begun = performance.now();
   readonly controller = new AbortController();
   readonly effects = new Map<string, Waiting>();
   /** Nobody wants to hear how it ended. */

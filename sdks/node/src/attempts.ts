@@ -6,6 +6,7 @@
 import type { EffectGrant } from "./gen/agentreach/v1/attach_pb.js";
 import type { Offer } from "./gen/agentreach/v1/attempt_pb.js";
 import type { Payload } from "./gen/agentreach/v1/payload_pb.js";
+import type { TaskInput } from "./gen/agentreach/v1/task_pb.js";
 import { Attempt, type Key, LINK, nameOf, up, type Waiting } from "./attempt.js";
 import type { Connection } from "./connection.js";
 import {
@@ -21,6 +22,7 @@ import type { Figures } from "./figures.js";
 import { answerOf, DEFAULT_METHOD, FOLDED, type Handler } from "./handlers.js";
 import type { Outcomes, Said } from "./outcomes.js";
 import { Answer, type Delta, PAYLOAD_LIMIT, type Progress, sizeOf, toPayload } from "./payloads.js";
+import { type AskOptions, type Input, Questions } from "./questions.js";
 import { Task, type Voice, within } from "./task.js";
 
 const NOTE_LIMIT = 1_024;
@@ -35,13 +37,16 @@ export class Attempts implements Voice {
   #fresh: Attempt[] = [];
   readonly #notes = new Map<Attempt, { progress?: Progress; checkpoint?: Uint8Array }>();
   #idle: (() => void)[] = [];
+  readonly questions: Questions;
 
   constructor(
     readonly connection: Connection,
     readonly handlers: ReadonlyMap<string, Handler>,
     readonly figures: Figures,
     readonly outcomes: Outcomes,
-  ) {}
+  ) {
+    this.questions = new Questions(connection, figures);
+  }
 
   /** Returns when nothing runs. */
   async idle(): Promise<void> {
@@ -120,6 +125,7 @@ export class Attempts implements Voice {
         if (newStream) flow.beginAgain();
       }
       for (const effect of attempt.effects.keys()) this.#ask(attempt, effect);
+      this.questions.sayAgain(attempt);
     }
     this.connection.wake(); // for what has waited
   }
@@ -156,6 +162,10 @@ export class Attempts implements Voice {
     await waiting.answer;
   }
 
+  ask(attempt: Attempt, inputs: readonly TaskInput[], prompt: unknown, options: AskOptions): Promise<Input> {
+    return this.questions.ask(attempt, inputs, prompt, options);
+  }
+
   /** Cancels a handler. It counts until it has really ended. */
   stop(attempt: Attempt, silent: boolean): void {
     if (this.running.get(attempt.name) === attempt) {
@@ -166,9 +176,15 @@ export class Attempts implements Voice {
     this.#halt(attempt);
   }
 
+  /** Gives back what waits for input: nobody knows how long. */
+  releaseWaiting(): void {
+    const waiting = [...this.running.values()].filter((attempt) => this.questions.waits(attempt));
+    this.release("the agent drains while it waits for input", waiting);
+  }
+
   /** Gives back all that runs. */
-  release(reason: string): void {
-    for (const attempt of [...this.running.values()]) {
+  release(reason: string, all: Iterable<Attempt> = [...this.running.values()]): void {
+    for (const attempt of all) {
       this.#conclude(attempt, { outcome: { case: "released", value: { reason } } }, undefined);
       this.#halt(attempt);
     }
@@ -278,12 +294,14 @@ export class Attempts implements Voice {
     if (this.running.get(attempt.name) === attempt) this.running.delete(attempt.name);
     this.#stopping.delete(attempt);
     this.#notes.delete(attempt);
+    this.questions.forget(attempt);
     this.figures.ended(attempt.handler, performance.now() - attempt.begun, failed);
     if (this.running.size + this.#stopping.size === 0) for (const resolve of this.#idle.splice(0)) resolve();
   }
 
   #halt(attempt: Attempt): void {
     attempt.controller.abort(cancelled());
+    this.questions.refuse(attempt);
     for (const waiting of attempt.effects.values()) waiting.reject(cancelled());
     attempt.deltas?.wake();
   }

@@ -36,6 +36,12 @@ export class Figures {
     if (handler !== undefined) handler.inflight += 1;
   }
 
+  /** An attempt waits for input and takes no slot; when it goes on, it has `begun` again. */
+  paused(handler: Handler | undefined): void {
+    this.inflight -= 1;
+    if (handler !== undefined) handler.inflight -= 1;
+  }
+
   /** An attempt ended. `failed`: by a fault of ours; undefined: it says nothing about us. */
   ended(handler: Handler | undefined, tookMs: number, failed: boolean | undefined): void {
     this.inflight -= 1;

@@ -17,6 +17,7 @@ export {
 } from "./errors.js";
 export type { HandlerFunction, Piece, RouteOptions } from "./handlers.js";
 export { Answer, type AnswerOptions, Content, Delta, Progress } from "./payloads.js";
+export { type AskOptions, Input } from "./questions.js";
 export type { Session, TaskOptions } from "./specs.js";
 export { currentTask, Task } from "./task.js";
 export type { TargetOptions, Tls } from "./target.js";

@@ -1,6 +1,6 @@
 /** The agent's side of Attach: one instance on one stream. */
 
-import { fromBinary, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, fromBinary, type MessageInitShape } from "@bufbuild/protobuf";
 import { durationMs } from "@bufbuild/protobuf/wkt";
 import {
   type AttachResponse,
@@ -9,6 +9,7 @@ import {
   type LinkWelcome,
 } from "./gen/agentreach/v1/attach_pb.js";
 import type { Registration, RegistrationSchema } from "./gen/agentreach/v1/agent_pb.js";
+import { TaskInputSchema } from "./gen/agentreach/v1/task_pb.js";
 import { LINK, up } from "./attempt.js";
 import { Attempts } from "./attempts.js";
 import { Broken, Connection, type Peer } from "./connection.js";
@@ -17,6 +18,7 @@ import type { Figures, Status } from "./figures.js";
 import { inMs } from "./figures.js";
 import { DEFAULT_METHOD, type Handler } from "./handlers.js";
 import { Outcomes } from "./outcomes.js";
+import { Input } from "./questions.js";
 import { PROTOCOL_VERSION, type Target } from "./target.js";
 import { Watchdog } from "./watchdog.js";
 
@@ -125,6 +127,11 @@ export class Link implements Peer {
     for (const { key } of frame.cancels) if (key !== undefined) attempts.cancel(key, false);
     for (const { key, bytes } of frame.credits) if (key !== undefined) attempts.find(key)?.flow.grant(Number(bytes));
     for (const grant of frame.grants) attempts.granted(grant);
+    for (const { key, inputId, question, payload } of frame.inputs) {
+      const attempt = key && attempts.find(key);
+      const given = create(TaskInputSchema, { inputId, question, ...(payload && { payload }) });
+      if (attempt !== undefined) attempts.questions.given(attempt, new Input(given));
+    }
     for (const { link, nonce } of frame.pings) connection.put(up({ pongs: [{ link, nonce }] }));
     for (const { session, tenant } of frame.handoffs) {
       // We keep nothing of sessions.
@@ -162,7 +169,7 @@ export class Link implements Peer {
       const running = this.attempts.find(refusal.key);
       if (running === undefined) this.outcomes.refused(refusal.key, error);
       else if (LOST.has(error.reason)) this.attempts.stop(running, true);
-      else this.#warn(error);
+      else if (error.retryable || !this.attempts.questions.refuse(running, error)) this.#warn(error);
     } else if (!refusal.closed && this.connection.up) {
       this.#warn(error);
     } else if (!error.retryable && ["INVALID_REQUEST", "INTERNAL"].includes(error.errorClass)) {

@@ -3,9 +3,11 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import { durationMs } from "@bufbuild/protobuf/wkt";
 import type { Offer, SessionContext } from "./gen/agentreach/v1/attempt_pb.js";
+import type { TaskInput } from "./gen/agentreach/v1/task_pb.js";
 import type { Attempt } from "./attempt.js";
 import { InvalidRequest, Timeout } from "./errors.js";
 import { checkSize, Content, Progress } from "./payloads.js";
+import type { AskOptions, Input } from "./questions.js";
 import type { Session } from "./specs.js";
 
 const CHECKPOINT_LIMIT = 256 << 10;
@@ -29,6 +31,7 @@ export interface Voice {
   progress(attempt: Attempt, progress: Progress): void;
   checkpoint(attempt: Attempt, data: Uint8Array): void;
   beginEffect(attempt: Attempt, name: string): Promise<void>;
+  ask(attempt: Attempt, inputs: readonly TaskInput[], prompt: unknown, options: AskOptions): Promise<Input>;
 }
 
 /** What a task that a handler gives inherits. */
@@ -147,6 +150,14 @@ export class Task extends Content {
    */
   beginEffect(name: string): Promise<void> {
     return this.#voice.beginEffect(this.#attempt, name);
+  }
+
+  /**
+   * Asks the caller and waits for the answer; meanwhile the task takes no slot and its time stands still. An answer
+   * that an earlier attempt got comes at once. Throws InvalidRequest (CANCELLED) if the attempt is over.
+   */
+  ask(prompt: unknown, options: AskOptions = {}): Promise<Input> {
+    return this.#voice.ask(this.#attempt, this.offer.inputs, prompt, options);
   }
 
   /**

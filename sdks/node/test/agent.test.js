@@ -229,6 +229,30 @@ test("DLV-3 an effect waits for its grant, and is asked for again on a new strea
   assert.equal((await next.wait("results", 2))[1].outcome.value.reason, ErrorReason.STALE_ATTEMPT);
 });
 
+test("DLV-12 a question takes no slot, is said again on a new stream, and its answer goes on; one known before is there", async () => {
+  await joined({
+    async default(task) {
+      const day = await task.ask("Which day?", { name: "day" });
+      return `${day.text}, ${(await task.ask("Sure?")).text}`;
+    },
+  });
+  const stream = await server.stream();
+  const inputs = [{ inputId: "i", question: "day", payload: { content: { case: "text", value: "Friday" } } }];
+  stream.send({ offers: [{ ...offer("t"), inputs }] });
+  const [asked] = await stream.wait("results");
+  assert.deepEqual([asked.outcome.case, asked.outcome.value.prompt.content.value], ["waiting", "Sure?"]);
+  const next = await reconnected(stream);
+  assert.equal(next.items("hellos")[0].running[0].key.taskId, "t");
+  assert.equal(next.items("hellos")[0].status.inflight, 0);
+  const [again] = await next.wait("results");
+  const { question } = again.outcome.value;
+  assert.equal(question, asked.outcome.value.question);
+  const payload = { content: { case: "text", value: "yes" } };
+  next.send({ inputs: [{ link: 1, key: key("t"), inputId: "x", question: "other", payload: {} }] });
+  next.send({ inputs: [{ link: 1, key: key("t"), inputId: "j", question, payload }] });
+  assert.equal((await next.wait("results", 2))[1].outcome.value.content.value, "Friday, yes");
+});
+
 test("STR-5 deltas stay within their credit", async () => {
   await joined({
     async *default() {

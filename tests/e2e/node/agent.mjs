@@ -39,6 +39,8 @@ agent.route(
     ),
 );
 
+agent.route("ask", async (task) => `booked for ${(await task.ask("Which day?")).text}`);
+
 agent.route("effect", async (task) => {
   await task.beginEffect("charge");
   return `charged, token ${task.fencingToken}`;
