@@ -182,7 +182,7 @@ test("HAZ-10 an attempt that is offered again is answered from memory, a newer o
   assert.deepEqual(runs, [1, 2]);
 });
 
-test("DLV-6 a cancelled attempt is aborted and says so; one that nobody knows, in silence", async () => {
+test("DLV-11 a cancelled attempt is aborted and says so; one that nobody knows, in silence", async () => {
   const aborted = [];
   await joined({
     default: (task) =>
@@ -229,7 +229,7 @@ test("DLV-3 an effect waits for its grant, and is asked for again on a new strea
   assert.equal((await next.wait("results", 2))[1].outcome.value.reason, ErrorReason.STALE_ATTEMPT);
 });
 
-test("DLV-12 a question takes no slot, is said again on a new stream, and its answer goes on; one known before is there", async () => {
+test("DLV-1 a question takes no slot, is said again on a new stream, and its answer goes on; one known before is there", async () => {
   await joined({
     async default(task) {
       const day = await task.ask("Which day?", { name: "day" });
@@ -253,7 +253,7 @@ test("DLV-12 a question takes no slot, is said again on a new stream, and its an
   assert.equal((await next.wait("results", 2))[1].outcome.value.content.value, "Friday, yes");
 });
 
-test("STR-5 deltas stay within their credit", async () => {
+test("STR-4 deltas stay within their credit", async () => {
   await joined({
     async *default() {
       for (let piece = 0; piece < 10; piece += 1) yield "x".repeat(64 << 10);
@@ -269,7 +269,7 @@ test("STR-5 deltas stay within their credit", async () => {
   assert.equal(stream.items("deltas").length, 10);
 });
 
-test("DLV-7 errors keep their class; a bug is INTERNAL; no handler is INVALID_REQUEST", async (context) => {
+test("DLV-4 errors keep their class; a bug is INTERNAL; no handler is INVALID_REQUEST", async (context) => {
   context.mock.method(console, "error", () => {});
   await joined({
     refuses: () => {
@@ -288,7 +288,7 @@ test("DLV-7 errors keep their class; a bug is INTERNAL; no handler is INVALID_RE
   });
 });
 
-test("HLT-3 pings are answered from the loop; readiness and checkpoints are told", async () => {
+test("HLT-2 pings are answered from the loop; readiness and checkpoints are told", async () => {
   const agent = await joined(
     {
       async default(task) {
@@ -339,7 +339,7 @@ test("REG-7 drain: nothing new, what runs finishes, the rest is given back, good
   agents.length = 0;
 });
 
-test("HLT-4 reopen: another stream is opened before the old one goes", async () => {
+test("HLT-9 reopen: another stream is opened before the old one goes", async () => {
   await joined({ default: () => "done" });
   const stream = await server.stream();
   server.welcomes = false;
@@ -351,7 +351,7 @@ test("HLT-4 reopen: another stream is opened before the old one goes", async () 
   await eventually(() => stream.ended);
 });
 
-test("REG-5 a refusal that nothing can change ends run with its error", async () => {
+test("API-5 a refusal that nothing can change ends run with its error", async () => {
   server.welcomes = false;
   const agent = new Agent({ agentId: "worker", addr: server.address }).handle(() => "x");
   const running = agent.run();

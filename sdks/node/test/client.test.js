@@ -116,7 +116,7 @@ test("STR-2 readers of one task share what the server tells, and each hears all"
   assert.deepEqual(seen, [1, 2, 3]);
 });
 
-test("DLV-7 a refusal is its error; one that passes is asked again", async () => {
+test("DLV-4 a refusal is its error; one that passes is asked again", async () => {
   const refused = client.submit("greet", "", { taskId: "t" });
   const stream = await server.stream();
   const [{ reference }] = await stream.wait("submits");
@@ -144,7 +144,7 @@ test("DLV-7 a refusal is its error; one that passes is asked again", async () =>
   assert.equal((await accepted).deduplicated, true);
 });
 
-test("DLV-8 a time limit ends the wait, and the task only if that is wanted", async () => {
+test("DLV-6 a time limit ends the wait, and the task only if that is wanted", async () => {
   const late = client.send("greet", "", { taskId: "t", timeoutMs: 50 });
   const stream = await server.stream();
   await assert.rejects(late, (error) => error instanceof Timeout && error.reason === "WAIT_EXPIRED");
@@ -153,7 +153,7 @@ test("DLV-8 a time limit ends the wait, and the task only if that is wanted", as
   assert.equal((await stream.wait("cancels"))[0].taskId, "u");
 });
 
-test("DLV-6 cancel tells the state that the task ended in", async () => {
+test("DLV-11 cancel tells the state that the task ended in", async () => {
   const cancelled = client.cancel("t", { reason: "enough" });
   const stream = await server.stream();
   const [{ reference, reason }] = await stream.wait("cancels");
@@ -174,7 +174,7 @@ test("A4 a server that is not there is Unavailable after a while; close ends wha
   await assert.rejects(waits, Unavailable);
 });
 
-test("DLV-4 a payload that is too large, or nothing that JSON can say, is refused here", async () => {
+test("API-5 a payload that is too large, or nothing that JSON can say, is refused here", async () => {
   await assert.rejects(client.send("greet", "x".repeat((4 << 20) + 1)), { reason: "PAYLOAD_TOO_LARGE" });
   for (const value of [NaN, 1n, () => {}]) await assert.rejects(client.send("greet", value), InvalidRequest);
   await assert.rejects(
@@ -183,7 +183,7 @@ test("DLV-4 a payload that is too large, or nothing that JSON can say, is refuse
   );
 });
 
-test("CLU-6 closing: what waits is asked again on the next stream", async () => {
+test("CLU-3 closing: what waits is asked again on the next stream", async () => {
   const waits = client.call("greet", "", { taskId: "t" });
   const stream = await server.stream();
   await stream.wait("submits");
