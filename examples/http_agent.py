@@ -98,6 +98,9 @@ def main() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", PORT), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     endpoint = f"http://127.0.0.1:{server.server_port}/"
+    seconds = float(os.environ.get("LOAD_SECONDS", "0"))
+    if not seconds:
+        LOADED.set()
     told = call(
         "/agent/register",
         {
@@ -109,7 +112,7 @@ def main() -> None:
             "max_concurrency": 8,
         },
     )
-    time.sleep(float(os.environ.get("LOAD_SECONDS", "0")))  # it gets work when this is over, not before
+    time.sleep(seconds)  # it gets work when this is over, not before
     LOADED.set()
     print(f"{told['instance_id']} serves at {endpoint}", flush=True)
     threading.Event().wait()

@@ -120,6 +120,8 @@ class Dialled:
         elif instance.probe_status == "unreachable" and not self.lock.locked():
             async with self.lock:
                 await self._look_again()
+        elif sounding.ok and sounding.serving and instance.ready is False:
+            await self.check()  # it may be ready since a moment after it was asked: `check_interval` is long
 
     async def check(self) -> None:
         """HLT-4."""
@@ -238,8 +240,7 @@ class Dialled:
                 link.cancel_there(name)
 
     def _lost(self, why: str) -> None:
-        """Its process is gone, for certain: its work moves at once. Told once: work that must wait for it nevertheless
-        waits from then on."""
+        """Its process is gone, for certain: its work moves at once. Told once, for work may wait for it afterwards."""
         link, instance = self._link, self.instance
         if link is not None and not link.gone:
             link.lost(why)

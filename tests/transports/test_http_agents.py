@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentreach.v1 import agent_pb2, error_pb2, task_pb2
 from reach.node import Node
-from tests.rpc.peers import Stubs, pb, unique
+from tests.rpc.peers import Stubs, pb, running, unique
 from tests.transports.endpoint_agent import eventually
 from tests.transports.http_agent import Heard, HttpAgent, answer, chunks, serving
 
@@ -348,6 +349,16 @@ async def test_HLT_4_who_loads_a_model_gets_no_work_until_it_is_ready(node: Node
         assert not agent.asked
         agent.health = answer({"status": "ok"})
         assert (await result_of(stubs, task_id)).output.text == "done"
+
+
+async def test_HLT_4_who_is_ready_a_moment_after_it_registered_waits_for_no_check(tmp_path: Path):
+    agent = HttpAgent()
+    agent.health = answer({"ready": False})
+    settings = {"probe__interval": 0.2, "probe__retry_interval": 0.1, "probe__check_interval": 600}
+    async with running(tmp_path, **settings) as slow, Stubs(slow.port) as stubs, serving(agent):
+        assert (await agent.register(stubs)).blocked_by == "not_ready"
+        agent.health = answer({"ready": True})  # before the first probe: none ever hears that it was not
+        assert (await result_of(stubs, await given(stubs, agent, "default"))).output.text == "done"
 
 
 async def test_HLT_2_status_comes_in_headers_and_in_the_body(node: Node, stubs: Stubs):
