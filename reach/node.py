@@ -151,7 +151,9 @@ class Node:
         who = await authentication(config, keys)
         for refresh in who.refreshing:
             self._own(refresh(), "issuer-keys")
-        interceptor = Interceptor(who.authenticator, tracing, admission, self.metrics.called, self.metrics.refused)
+        shares = {Admission.STREAMS: server.max_streams_per_tenant}
+        metrics = self.metrics
+        interceptor = Interceptor(who.authenticator, tracing, admission, metrics.called, metrics.refused, shares)
         self.metrics.sources.streams = interceptor.open_calls
         self._join(services, interceptor)
         self._tls = server_tls(config)

@@ -9,7 +9,7 @@ in this package reads files or the environment for settings.
 """
 
 from reach.config.clustering import Cluster
-from reach.config.doors import A2a, Http
+from reach.config.doors import A2a, Grpc, Http
 from reach.config.loading import ConfigError, load
 from reach.config.outgoing import AgentAuth, Agents, Wake, WakeHook, Webhooks, WebhookSecret
 from reach.config.page import reference
@@ -38,6 +38,7 @@ __all__ = [
     "Cluster",
     "Config",
     "ConfigError",
+    "Grpc",
     "Health",
     "Heartbeat",
     "Http",

@@ -1,4 +1,4 @@
-"""The sections about HTTP and A2A."""
+"""The sections about gRPC, HTTP and A2A."""
 
 from __future__ import annotations
 
@@ -20,6 +20,20 @@ class Http(Section, frozen=True):
     max_connections: Annotated[int, Meta(ge=16, le=100_000)] = 1_000
     """Connections at the same time; each stream of events holds one. Too small: callers and health checks are refused
     (503). Too large: memory and open files, about 30 KiB and one each."""
+
+    max_connections_per_address: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    """Of them, how many may come from one address (IPv6: one /64); 0: half. Those of this machine itself (loopback)
+    have no limit of their own. Too small: callers behind one proxy or NAT are refused (429, TOO_MANY_STREAMS). Too
+    large: one machine leaves no connections for others."""
+
+
+class Grpc(Section, frozen=True):
+    """The gRPC door, on `server.port`."""
+
+    max_connections: Annotated[int, Meta(ge=16, le=1_000_000)] = 20_000
+    """Connections at the same time; more are closed as they come. Each agent and each caller has one, each other node
+    of a cluster one or two. Too small: they are UNAVAILABLE. Too large: memory and open
+    files, one each."""
 
 
 class A2a(Section, frozen=True):

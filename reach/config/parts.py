@@ -165,9 +165,15 @@ def http_server(
 
     app = create_app(seen.ready, seen.metrics, seen.may_read, api, routes)
     context = tls.context if tls is not None else None
-    connections, limit = config.http.max_connections, limits.body_limit
     return HttpServer(
-        app, server.host, server.admin_port, tls=context, closing=close, connections=connections, frame_limit=limit
+        app,
+        server.host,
+        server.admin_port,
+        tls=context,
+        closing=close,
+        connections=config.http.max_connections,
+        of_address=config.http.max_connections_per_address,
+        frame_limit=limits.body_limit,
     )
 
 
@@ -175,6 +181,7 @@ def listen(config: Config, tls: ServerTls | None = None) -> Listen:
     """Where and how gRPC is served."""
     server = config.server
     made = Listen(server.host, server.port, server.payload_limit, client_required=server.client_cert_required)
+    made.max_connections = config.grpc.max_connections
     if tls is not None:
         made.certificate, made.private_key, made.client_ca = tls.content
         made.renewed = tls.renewed

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from reach.config.clustering import Cluster
-from reach.config.doors import A2a, Http
+from reach.config.doors import A2a, Grpc, Http
 from reach.config.fields import Calls, Name, PolicyName, Port, Scope, Section, Text
 from reach.config.outgoing import Agents, Wake, Webhooks
 from reach.config.tokens import Jwt
@@ -63,6 +63,9 @@ class Server(Section, frozen=True):
     max_streams: Calls = 20_000
     """Calls that stay open at the same time: attached agents, readers, watchers. Too small: agents and readers are
     refused (TOO_MANY_STREAMS). Too large: memory, about 20 KiB each."""
+    max_streams_per_tenant: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    """Of them, how many one tenant may hold, over gRPC and HTTP together; 0: all. Too small: its fleet is refused
+    (TOO_MANY_STREAMS). Too large: one tenant that opens ever more of them leaves none for others."""
     max_submits: Calls = 10_000
     """Short calls of callers at the same time. Too small: bursts are refused and come again. Too large: an overload
     waits inside the server instead of with its callers."""
@@ -375,6 +378,7 @@ class Config(Section, frozen=True):
     """Everything, checked."""
 
     server: Server = Server()
+    grpc: Grpc = Grpc()
     http: Http = Http()
     a2a: A2a = A2a()
     jwt: Jwt = Jwt()

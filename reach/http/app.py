@@ -32,6 +32,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from reach.errors import InvalidRequest, Reason, Unavailable
 from reach.http.api import Api
 from reach.http.certificates import Certificate, certificate_of
+from reach.http.crowds import Crowds
 from reach.http.known import known_routes
 from reach.http.page import described
 from reach.http.problems import HEADERS, no_such_path, problem, wrong_verb
@@ -115,9 +116,10 @@ def _json(body: Mapping[str, object], status: int = 200) -> Response:
 
 
 class _Config(uvicorn.Config):
-    def __init__(self, app: Any, tls: ssl.SSLContext | None, **settings: Any) -> None:
+    def __init__(self, app: Any, tls: ssl.SSLContext | None, crowds: Crowds, **settings: Any) -> None:
         super().__init__(app, **settings)
         self._tls = tls
+        self.crowds = crowds
 
     def load(self) -> None:
         """Takes the context that it was given; uvicorn would make one of files, once."""
@@ -161,10 +163,12 @@ class HttpServer:
         tls: ssl.SSLContext | None = None,
         closing: Callable[[], Awaitable[None]] | None = None,
         connections: int = CONNECTIONS,
+        of_address: int = 0,
         frame_limit: int = FRAME_BYTES,
     ) -> None:
         """`tls` has certificate and key; `closing` ends what is open when this stops;
-        of more than so many `connections` each is answered with 503; `frame_limit` is that of a WebSocket's
+        of more than so many `connections` each is answered with 503, and with 429 of more than so many `of_address`
+        (0: half) that come from one; `frame_limit` is that of a WebSocket's
         messages, in bytes."""
         self._closing = closing
         self._host = host
@@ -176,6 +180,7 @@ class HttpServer:
             _Config(
                 app,
                 tls,
+                Crowds(of_address or connections // 2),
                 http=Protocol,
                 ws=cast("Any", socket_protocol),
                 ws_max_size=frame_limit,

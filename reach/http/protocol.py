@@ -16,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from reach.errors import InvalidRequest, Reason
 from reach.http.certificates import KEY, names_of
+from reach.http.crowds import Crowds
 from reach.http.problems import MEDIA_TYPE, document
 from reach.http.unread import Unread
 
@@ -35,10 +36,19 @@ class Protocol(H11Protocol):
     _head: asyncio.TimerHandle | None = None
     _lingering: asyncio.TimerHandle | None = None
     _unread: Unread | None = None
+    _whence = ""
+    _crowded = False
 
     def connection_made(self, transport: Any) -> None:
         """The client has connected: it is to say what it wants."""
         super().connection_made(transport)
+        crowds = self._crowds
+        self._whence = crowds.enter(self.client[0] if self.client else "")
+        if crowds.is_hopeless(self._whence):
+            transport.abort()
+            return
+        if crowds.is_full(self._whence):
+            self._crowded, self.app = True, crowds.refuse
         # asyncio does this only for sockets that name their protocol, and one bound before does not. Without it
         # each answer but the first waits for 40 ms: its head is on the way, and its body until that is acknowledged.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -49,6 +59,7 @@ class Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
+        self._leave()
         self._end_head()
         self._end_unread()
         if self._lingering is not None:
@@ -116,7 +127,7 @@ class Protocol(H11Protocol):
     def _should_upgrade(self) -> bool:
         """Only to WebSocket, and if there is room; other offers, such as curl's of HTTP/2, are not taken up."""
         limit = self.limit_concurrency
-        if limit is not None and len(self.connections) >= limit:
+        if self._crowded or (limit is not None and len(self.connections) >= limit):
             return False  # and the request is answered as any other one too many
         return self._get_upgrade() == b"websocket"
 
@@ -124,7 +135,17 @@ class Protocol(H11Protocol):
         """From now on another protocol has the connection."""
         self._end_head()
         self._end_unread()
+        self._leave()  # it counts there
         super().handle_websocket_upgrade(event)
+
+    @property
+    def _crowds(self) -> Crowds:
+        found: Crowds = self.config.crowds  # type: ignore[attr-defined]  # `app.py` makes it with one
+        return found
+
+    def _leave(self) -> None:
+        self._crowds.leave(self._whence)
+        self._whence = ""
 
     def _end_head(self) -> None:
         if self._head is not None:

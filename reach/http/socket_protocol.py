@@ -38,14 +38,17 @@ class SocketProtocol(WSProtocol):
         self._fragment = 0
         """How much of a fragment is here."""
         self._unread: Unread | None = None
+        self._whence = ""
 
     def connection_made(self, transport: Any) -> None:
         """The client asked for a socket."""
         super().connection_made(transport)
+        self._whence = self.config.crowds.enter(self.client[0] if self.client else "")  # type: ignore[attr-defined]
         self._unread = Unread(transport, self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
+        self.config.crowds.leave(self._whence)  # type: ignore[attr-defined]
         if self._unread is not None:
             self._unread.end()
         if self._eating is not None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from reach.rpc.proxy import Proxy
 
 _RETRY_AFTER_MS: Final = 1000
+NO_SHARES: Final[Mapping[Admission, int]] = {}
+"""Each tenant may have all calls."""
 PEER_CALLS: Final = 20_000
 """Calls of other nodes that are open, where nothing else is said: each of them is bounded at the node that makes it."""
 
@@ -30,22 +32,53 @@ _refusals: Final = RepeatedLogger(_log)
 
 
 class Gate:
-    """Room for calls of one class."""
+    """Room for calls of one class, and in it for those of one tenant.
 
-    __slots__ = ("held", "limit", "name")
+    Args:
+        name: Of the class.
+        limit: How many calls may be open.
+        share: How many of them one tenant may have; 0: all.
+    """
 
-    def __init__(self, name: str, limit: int) -> None:
+    __slots__ = ("_of_tenants", "held", "limit", "name", "share")
+
+    def __init__(self, name: str, limit: int, share: int = 0) -> None:
         self.name = name
         self.limit = limit
+        self.share = share
         self.held = 0
+        self._of_tenants: dict[str, int] = {}  # only tenants with an open call, so never more than `held`
 
-    def full(self) -> ResourceExhausted:
-        """What a call that finds no room gets."""
+    def enter(self, tenant: str) -> str:
+        """Takes a place. Returns for whom it is to be given back: nobody, where tenants have no shares, or for a call
+        that is open to everybody. Raises ResourceExhausted."""
+        if self.held >= self.limit:
+            raise self._full(f"the server holds {self.limit} calls of the class '{self.name}' already", self.limit)
+        if not self.share or not tenant:
+            self.held += 1
+            return ""
+        has = self._of_tenants.get(tenant, 0)
+        if has >= self.share:
+            raise self._full(f"your tenant holds {self.share} calls of the class '{self.name}' already", self.share)
+        self._of_tenants[tenant] = has + 1
+        self.held += 1
+        return tenant
+
+    def leave(self, whose: str) -> None:
+        """Gives a place back. `whose`: what `enter` said."""
+        self.held -= 1
+        if whose:
+            if left := self._of_tenants[whose] - 1:
+                self._of_tenants[whose] = left
+            else:
+                del self._of_tenants[whose]
+
+    def _full(self, message: str, limit: int) -> ResourceExhausted:
         return ResourceExhausted(
-            f"the server holds {self.limit} calls of the class '{self.name}' already",
+            message,
             Reason.TOO_MANY_STREAMS,
             retry_after_ms=_RETRY_AFTER_MS,
-            limit=str(self.limit),
+            limit=str(limit),
             admission=self.name,
         )
 
@@ -59,6 +92,7 @@ class Entrance:
         limits: How many calls of each class may be open.
         called: Is told of each call that ended: its method ("DispatchService/Dispatch") and code ("OK").
         refused: Is told of each call that ended with an error of ours: why.
+        shares: How many calls of each class one tenant may have; those of other classes: all.
     """
 
     def __init__(
@@ -68,28 +102,29 @@ class Entrance:
         limits: Mapping[Admission, int],
         called: Callable[[str, str], None],
         refused: Callable[[Reason], None],
+        shares: Mapping[Admission, int] = NO_SHARES,
     ) -> None:
         self._authenticator = authenticator
         self._refused = refused
         self.tracing = tracing
         self.called = called
-        self.gates: Final = {one: Gate(one.value, limits.get(one, PEER_CALLS)) for one in Admission}
+        self.gates: Final = {one: Gate(one.value, limits.get(one, PEER_CALLS), shares.get(one, 0)) for one in Admission}
         self.proxy: Proxy | None = None
         """Brings calls to the nodes that they belong to; None on a node that is alone. To be set before it serves."""
 
     def enter(
         self, authorization: str, traceparent: str, peer: Callable[[], PeerProperties], access: Access, gate: Gate
-    ) -> TraceContext:
+    ) -> tuple[TraceContext, str]:
         """Who is it, may it, is there room. Raises what refuses the call; `failed` then ends it. Whoever comes in holds
-        a place of the gate until he gives it back."""
+        a place of the gate until he gives it back, for whom the second part of the answer says."""
         trace = self.tracing.accept(traceparent)
         set_current_trace(trace)
+        tenant = ""
         if access.scopes:
-            set_principal(self.recognise(authorization, peer, access.scopes))
-        if gate.held >= gate.limit:
-            raise gate.full()
-        gate.held += 1
-        return trace
+            principal = self.recognise(authorization, peer, access.scopes)
+            set_principal(principal)
+            tenant = principal.tenant
+        return trace, gate.enter(tenant)
 
     def recognise(
         self, authorization: str, peer: Callable[[], PeerProperties], scopes: frozenset[str] | None = None

@@ -139,11 +139,10 @@ class InnerCalls:
         authorization, traceparent, peer, certificate = caller
         name, access, entrance = short_name(method), access or self._access(method), self._entrance
         gate = entrance.gates[access.admission]
-        entered = False
+        whose: str | None = None
         try:
             self._check(certificate)
-            entrance.enter(authorization, traceparent, certificate, access, gate)
-            entered = True
+            _, whose = entrance.enter(authorization, traceparent, certificate, access, gate)
             yield
         except Exception as failure:  # noqa: BLE001 - each becomes an error that the caller can be told
             raise entrance.failed(name, _error_in(failure), peer) from None
@@ -151,7 +150,8 @@ class InnerCalls:
             entrance.called(name, "CANCELLED")
             raise
         finally:
-            gate.held -= entered
+            if whose is not None:
+                gate.leave(whose)
         entrance.called(name, "OK")
 
     def _access(self, method: str) -> Access:

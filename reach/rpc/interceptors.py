@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError
 
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.access import OF_PEERS, TABLE, Access, Admission
-from reach.rpc.entrance import Entrance, Gate, leaf_of, leaves_of, short_name
+from reach.rpc.entrance import NO_SHARES, Entrance, Gate, leaf_of, leaves_of, short_name
 from reach.rpc.principal import Authenticator
 from reach.telemetry.tracing import TraceContext, Tracing, current_trace
 from reach.wire.status import status_of
@@ -96,8 +96,9 @@ class Interceptor(grpc.aio.ServerInterceptor):
         limits: Mapping[Admission, int],
         called: Callable[[str, str], None] = _ignore_call,
         refused: Callable[[Reason], None] = _ignore_refusal,
+        shares: Mapping[Admission, int] = NO_SHARES,
     ) -> None:
-        self.entrance: Final = Entrance(authenticator, tracing, limits, called, refused)
+        self.entrance: Final = Entrance(authenticator, tracing, limits, called, refused, shares)
         self._handlers: dict[str, Handler] = {}
         self._unknown: Handler = grpc.stream_stream_rpc_method_handler(self._refuse_unknown)
         self.beside: Beside | None = None
@@ -130,8 +131,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
     # -- before the servicer ------------------------------------------------------------------------------------------
 
-    def _enter(self, context: Context, access: Access, gate: Gate) -> TraceContext:
-        """Who is it, may it, is there room. Raises what refuses the call; `refused` then ends it."""
+    def _enter(self, context: Context, access: Access, gate: Gate) -> tuple[TraceContext, str]:
+        """As `Entrance.enter`."""
         authorization = traceparent = ""
         for key, value in context.invocation_metadata() or ():
             if key == "authorization":
@@ -171,22 +172,22 @@ class Interceptor(grpc.aio.ServerInterceptor):
         gate, enter, called = entrance.gates[access.admission], self._enter, entrance.called
 
         async def answer(request: object, context: Context) -> object:
-            entered = False
+            whose: str | None = None
             response: object = None
             ended: BaseException | None = None
             try:
-                trace = enter(context, access, gate)
-                entered = True
+                trace, whose = enter(context, access, gate)
                 if request is _MALFORMED:
                     raise _malformed()
                 context.set_trailing_metadata(((TRACE_KEY, trace.trace_id),))
                 response = await behaviour(request, context)
             except BaseException as failure:  # noqa: BLE001 - each ends the call in its own way, or is raised again
-                if entered:
-                    gate.held -= 1  # before the client hears of the end: it may call again at once
+                if whose is not None:
+                    gate.leave(whose)  # before the client hears of the end: it may call again at once
                 ended = await self._end(name, context, failure)
             if ended is None:
-                gate.held -= 1
+                assert whose is not None, "it came in"
+                gate.leave(whose)
                 called(name, "OK")
                 return response
             del request, context
@@ -208,11 +209,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
         yields = inspect.isasyncgenfunction(behaviour)
 
         async def answer(request: object, context: Context) -> None:
-            entered = False
+            whose: str | None = None
             ended: BaseException | None = None
             try:
-                trace = enter(context, access, gate)
-                entered = True
+                trace, whose = enter(context, access, gate)
                 if request is _MALFORMED:
                     raise _malformed()
                 await context.send_initial_metadata(((TRACE_KEY, trace.trace_id),))
@@ -223,11 +223,12 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 else:
                     await behaviour(request, context)
             except BaseException as failure:  # noqa: BLE001 - each ends the call in its own way, or is raised again
-                if entered:
-                    gate.held -= 1  # before the client hears of the end: it may call again at once
+                if whose is not None:
+                    gate.leave(whose)  # before the client hears of the end: it may call again at once
                 ended = await self._end(name, context, failure)
             if ended is None:
-                gate.held -= 1
+                assert whose is not None, "it came in"
+                gate.leave(whose)
                 called(name, "OK")
                 return
             del request, context

@@ -85,6 +85,8 @@ class Listen:
     """Certificate, key and authorities from now on; None: those of before. Asked at each handshake, in threads."""
     max_age_ms: int = 0
     """Connections older than this are asked to reconnect; 0: never."""
+    max_connections: int = 0
+    """More are closed as they come; 0: no bound."""
 
 
 def options(listen: Listen) -> list[tuple[str, int]]:
@@ -104,6 +106,8 @@ def options(listen: Listen) -> list[tuple[str, int]]:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
         ("grpc.http2.max_ping_strikes", 0),
     ]
+    if listen.max_connections:
+        chosen.append(("grpc.max_allowed_incoming_connections", listen.max_connections))
     if listen.max_age_ms:
         chosen += [("grpc.max_connection_age_ms", listen.max_age_ms), ("grpc.max_connection_age_grace_ms", 1_000)]
     return chosen

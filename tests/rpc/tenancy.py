@@ -55,9 +55,9 @@ def keys(folder: Path) -> Iterator[Keys]:
 
 
 @asynccontextmanager
-async def with_keys(folder: Path) -> AsyncIterator[Node]:
+async def with_keys(folder: Path, **settings: Any) -> AsyncIterator[Node]:
     """A node that asks for keys."""
-    async with running(folder, server__auth="keys") as made:
+    async with running(folder, server__auth="keys", **settings) as made:
         yield made
 
 
