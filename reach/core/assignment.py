@@ -13,11 +13,12 @@ from reach.core.effects import Noted, Offer, Turn, Unplaced
 from reach.core.filters import version_of
 from reach.core.handoff import WAITS
 from reach.core.model import Fault, Instance, Task, TaskState
+from reach.core.pieces import Fold, Kind
 from reach.core.ring import BOUND
 from reach.core.rows import AttemptRow, EffectRow
 from reach.core.session import PINNED_FULL, Pin
 from reach.core.states import next_state
-from reach.core.stream import Fold, Kind, emit
+from reach.core.stream import emit
 
 if TYPE_CHECKING:
     from reach.core.events import Arrived, Respecified

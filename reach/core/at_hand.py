@@ -10,9 +10,10 @@ from typing import Final
 
 from reach.core.instance_states import Condition, Health
 from reach.core.model import EffectKind, TaskState
+from reach.core.pieces import Kind
 from reach.core.policies import Way
 from reach.core.states import TaskInput
-from reach.core.stream import Interest, Kind
+from reach.core.stream import Interest
 
 PENDING: Final = TaskState.PENDING
 SUCCEEDED: Final = TaskState.SUCCEEDED

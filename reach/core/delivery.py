@@ -15,11 +15,12 @@ from reach.core.effects import Accepted, Ended, Events, Full, Noted, Refused, St
 from reach.core.ending import announce, outcome_row
 from reach.core.history import PastAttempt
 from reach.core.model import EffectKind, Fault, Instance, Outcome, Task, TaskState
+from reach.core.pieces import Kind
 from reach.core.rows import FailureRow, TaskRow
 from reach.core.signals import running_mean, stats_of
 from reach.core.spread import Placing
 from reach.core.states import TaskInput, next_state
-from reach.core.stream import AT_END, RESERVE, Kind, Reader, emit, log_of
+from reach.core.stream import AT_END, RESERVE, Reader, emit, log_of
 from reach.errors import ErrorClass, Reason
 
 if TYPE_CHECKING:

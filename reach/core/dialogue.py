@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from reach.core.model import Content, Fault, Task
-from reach.core.stream import size_in_bytes
+from reach.core.pieces import size_in_bytes
 from reach.errors import ErrorClass, Reason
 
 

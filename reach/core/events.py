@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from reach.core.joining import Joining
 from reach.core.model import Content, Fault, Instance, Profile, Requirement, Task
+from reach.core.pieces import Delta
 from reach.core.spread import Placing
-from reach.core.stream import Delta, Reader
+from reach.core.stream import Reader
 
 
 class Submitted:

@@ -6,7 +6,8 @@ from collections import deque
 
 from reach.core.effects import Forget, Turn
 from reach.core.model import Task
-from reach.core.stream import KEEP_MS, size_in_bytes
+from reach.core.pieces import size_in_bytes
+from reach.core.stream import KEEP_MS
 
 KEEP_PLAIN = 200
 """Finished tasks without deltas that stay in memory; the journal has the rest."""

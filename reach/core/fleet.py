@@ -14,9 +14,10 @@ from reach.core.instance_states import Availability, Health
 from reach.core.joining import NO_BOOT_ID
 from reach.core.leases import REATTACH_MS, RETURN_MS, lost
 from reach.core.model import Fault, Instance, Task, TaskState
+from reach.core.pieces import Kind
 from reach.core.rows import AgentGone, AgentRow
 from reach.core.states import TaskInput, next_state
-from reach.core.stream import Kind, emit, log_of
+from reach.core.stream import emit, log_of
 from reach.core.warmup import STEPS
 from reach.errors import ErrorClass, Reason
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from reach.core.effects import AskSnapshot, Turn
 from reach.core.model import Instance, Task
+from reach.core.pieces import Kind
 from reach.core.rows import PinRow
 from reach.core.session import Pin, SessionName
-from reach.core.stream import Kind, emit
+from reach.core.stream import emit
 
 if TYPE_CHECKING:
     from reach.core.events import SessionForgotten, SnapshotCame

@@ -12,35 +12,33 @@ from typing import Any
 from reach.core import events as ev
 from reach.core.admission import Admission
 from reach.core.assignment import Assignment
-from reach.core.at_hand import PENDING, SUCCEEDED
+from reach.core.at_hand import PENDING
 from reach.core.backlog import Backlog
 from reach.core.circuit import Circuit, Circuits
 from reach.core.conditions import Conditions
 from reach.core.deadlines import Deadlines
 from reach.core.delivery import Delivery
-from reach.core.dialled import acknowledge, keep_handle
-from reach.core.effects import AskJournal, CreditAttempt, Done, GrantEffect, RefuseItem, Then, Turn
+from reach.core.effects import AskJournal, Done, Then, Turn
 from reach.core.finished import Finished
 from reach.core.fleet import Fleet
 from reach.core.handoff import Handoffs
 from reach.core.health import THRESHOLDS
 from reach.core.held import Held, HeldSlots
 from reach.core.leases import Leases
-from reach.core.model import FIRST_TERMINAL, Fault, Instance, Outcome, PoolKey, Task, TaskKey
-from reach.core.questions import Questions, over
+from reach.core.model import FIRST_TERMINAL, Instance, PoolKey, Task, TaskKey
+from reach.core.questions import Questions
 from reach.core.queue import WaitQueue
+from reach.core.reports import Reports
 from reach.core.retry import RetryBudget
 from reach.core.routing import Router
 from reach.core.row_numbers import RowNumbers
-from reach.core.rows import CheckpointRow, EffectRow
 from reach.core.scores import Scores
 from reach.core.session import PIN_WAIT_MS, Pins
-from reach.core.stream import Fold, Kind, emit, flush, size_in_bytes, unsubscribe
+from reach.core.stream import flush, unsubscribe
 from reach.core.turns import pump
 from reach.core.vitals import Vitals
 from reach.core.wake import Waker
 from reach.core.wheel import TimerWheel
-from reach.errors import ErrorClass, Reason
 
 STALLED_MS = 1_000
 """A timer this late means that we ourselves stood still: for as long afterwards we hear what was said meanwhile, and
@@ -57,8 +55,8 @@ class Pool:
         "_handlers", "admission", "assignment", "backlog", "budget", "circuits", "conditions", "dead_letters",
         "deadlines", "delivery", "dirty", "excused_until_ms", "finished", "fleet", "handoffs", "heartbeat_ms", "held",
         "instances", "judge_from_ms", "key", "late_outcomes", "leases", "names_cost", "pin_wait_ms", "pins",
-        "questions", "queue", "router", "rows", "same_content", "scores", "seed", "shard", "slot_freed", "tasks",
-        "thresholds", "vitals", "waker", "wheel",
+        "questions", "queue", "reports", "router", "rows", "same_content", "scores", "seed", "shard", "slot_freed",
+        "tasks", "thresholds", "vitals", "waker", "wheel",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +95,7 @@ class Pool:
         self.assignment = Assignment(self)
         self.deadlines = Deadlines(self)
         self.delivery = Delivery(self)
+        self.reports = Reports(self)
         self.dirty: dict[int, Task] = {}
         self.names_cost: Callable[[bytes], bool] = lambda _: False  # whether a request says how many slots it takes
         self.slot_freed = False
@@ -119,10 +118,10 @@ class Pool:
             ev.Submitted: lambda event, turn: self.delivery.accept(event.task, event.reader, turn),
             ev.Placed: lambda event, turn: self.delivery.accept(event.task, event.reader, turn, event.placing),
             ev.Repeated: self._repeated,
-            ev.Reported: self._reported,
-            ev.TakenUp: self._taken_up,
-            ev.DeltaCame: self._delta_came,
-            ev.Progressed: self._progressed,
+            ev.Reported: self.reports.reported,
+            ev.TakenUp: self.reports.taken_up,
+            ev.DeltaCame: self.reports.delta_came,
+            ev.Progressed: self.reports.progressed,
             ev.Beat: self.vitals.beat,
             ev.Probed: self.vitals.probed,
             ev.Checked: self.vitals.checked,
@@ -131,8 +130,8 @@ class Pool:
             ev.LinkEnded: self.fleet.link_ended,
             ev.Left: self.fleet.leave,
             ev.Drained: self.fleet.drain,
-            ev.EffectAsked: self._effect_asked,
-            ev.LeaseExtended: self._lease_extended,
+            ev.EffectAsked: self.reports.effect_asked,
+            ev.LeaseExtended: self.reports.lease_extended,
             ev.Cancelled: self._cancelled,
             ev.InputCame: self.questions.answered,
             ev.Subscribed: self._subscribed,
@@ -202,162 +201,11 @@ class Pool:
             elif isinstance(entry, Waker):
                 entry.due(turn)
 
-    # -- what agents say ----------------------------------------------------------------------------------------------
-
     def find(self, tenant: str, task_id: str) -> Task | None:
         """A task of this pool; those of others are none of its agents' business, and one without a row is not taken in
         yet, or is undone."""
         task = self.tasks.get((tenant, task_id))
         return task if task is not None and task.pool is self and task.row > 0 else None
-
-    def _current(self, event: ev.AttemptEvent, turn: Turn) -> Task | None:
-        """The task an agent speaks of, if it speaks of the current attempt; else the agent is told."""
-        instance = event.instance
-        self.vitals.prove(instance, turn)
-        task = self.find(event.tenant, event.task_id)
-        if task is not None and task.attempt == event.attempt and task.instance_id == instance.instance_id:
-            return task
-        if task is None:
-            asked = AskJournal(instance.link, event.tenant, event.task_id, event.attempt, event.reply)
-            asked.works = isinstance(event, ev.Reported) and event.waiting is not None
-            turn.sends.append(asked)
-        else:
-            message = f"attempt {event.attempt} of task {event.task_id!r} is over; attempt {task.attempt} is current"
-            self._refuse(event, Fault(ErrorClass.INVALID_REQUEST, Reason.STALE_ATTEMPT, message), turn)
-        return None
-
-    def _refuse(self, event: ev.AttemptEvent, fault: Fault, turn: Turn) -> None:
-        turn.sends.append(RefuseItem(event.asker, event.tenant, event.task_id, event.attempt, fault))
-
-    def _taken_up(self, event: ev.TakenUp, turn: Turn) -> None:
-        task = self._live(event, turn)
-        if task is not None:
-            keep_handle(task, event.handle, self.shard, turn)
-        if task is not None and event.reply is not None:
-            turn.sends.append(Done(event.reply))
-
-    def _live(self, event: ev.AttemptEvent, turn: Turn) -> Task | None:
-        """As `_current`, and the attempt is running (also if the agent did not say before that it took it up)."""
-        task = self._current(event, turn)
-        if task is None:
-            return None
-        if task.state >= FIRST_TERMINAL or task.state is PENDING:
-            self._refuse(event, over(event.task_id, event.attempt), turn)
-            return None
-        self.delivery.start(task, turn)
-        task.progressed_ms = turn.now_ms
-        return task
-
-    def _delta_came(self, event: ev.DeltaCame, turn: Turn) -> None:
-        task = self._live(event, turn)
-        if task is None or event.attempt_sequence <= task.attempt_sequence:
-            return
-        self.vitals.moved(event.instance, turn)
-        emitted = task.log
-        if event.attempt_sequence == 1 and emitted is not None and not emitted.fold_whole:
-            emit(task, Kind.ATTEMPT_RESET, 0, turn)
-            emitted.fold, emitted.fold_whole = Fold(), True
-        gap = event.attempt_sequence > task.attempt_sequence + 1
-        task.attempt_sequence = event.attempt_sequence
-        emit(task, Kind.DELTA, event.delta, turn)
-        if gap:
-            task.log.fold_whole = False
-        if not task.log.fold.add(event.delta):
-            message = "the deltas of the attempt come to more than 4 MiB"
-            self.delivery.stop_attempt(task, Reason.RESULT_TOO_LARGE, turn)
-            fault = Fault(ErrorClass.INVALID_REQUEST, Reason.RESULT_TOO_LARGE, message)
-            self.delivery.give_up_attempt(task, fault, turn)
-            return
-        self.delivery.touch(task)
-        size = size_in_bytes(event.delta.content)
-        if event.instance.link is not None:
-            turn.sends.append(CreditAttempt(event.instance.link, event.tenant, event.task_id, event.attempt, size))
-
-    def _progressed(self, event: ev.Progressed, turn: Turn) -> None:
-        task = self._live(event, turn)
-        if task is None:
-            return
-        self.vitals.moved(event.instance, turn)
-        if event.checkpoint is not None:
-            task.checkpoint = event.checkpoint
-            if not task.volatile:
-                turn.writes.checkpoints.append(CheckpointRow(task.row, self.shard, task.attempt, event.checkpoint))
-        emit(task, Kind.PROGRESS, (event.fraction, event.note), turn)
-        self.delivery.touch(task)
-
-    def _lease_extended(self, event: ev.LeaseExtended, turn: Turn) -> None:
-        task = self._live(event, turn)
-        if task is not None:
-            turn.sends.append(Done(event.reply, self.leases.until_ms(task) - turn.now_ms))
-
-    def _effect_asked(self, event: ev.EffectAsked, turn: Turn) -> None:
-        task = self._live(event, turn)
-        if task is None:
-            return
-        fault = None
-        if task.effect_granted and task.effect_granted != task.attempt:
-            message = f"the effect was granted to attempt {task.effect_granted}"
-            fault = Fault(ErrorClass.INVALID_REQUEST, Reason.WRONG_STATE, message)
-        elif not task.effect_granted:
-            task.effect_granted = task.attempt
-            if not task.volatile:
-                row = EffectRow(task.row, self.shard, task.attempt, event.effect, turn.wall_ms)
-                turn.writes.effects.append(row)
-        turn.sends.append(GrantEffect(event.asker, task.tenant, task.task_id, task.attempt, event.effect, fault))
-
-    def _reported(self, event: ev.Reported, turn: Turn) -> None:
-        if self.held:
-            self.held.stopped(event.instance, event.tenant, event.task_id, event.attempt)
-        task = self._current(event, turn)
-        if task is None:
-            return
-        event.instance.moved_ms = turn.now_ms
-        if event.instance.conditions:
-            self.conditions.moves(event.instance, turn)
-        link = event.reply if event.reply is not None else event.instance.link
-        answered = event.fault is None and event.released is None and event.waiting is None
-        if task.state >= FIRST_TERMINAL or (task.state is PENDING and not answered):
-            self.late_outcomes += 1  # an attempt that we gave up can still succeed, but not fail once more
-            if event.waiting is not None:  # nobody will answer it
-                self._refuse(event, over(event.task_id, event.attempt), turn)
-                return
-            acknowledge(event, link, turn)
-            return
-        if not event.begun and task.effect_granted == task.attempt:
-            self.assignment.take_grant_back(task, turn)
-        if event.folded is not None and not self._unfold(task, event, turn):
-            return
-        self.scores.changed(event.instance)
-        if event.fault is not None:
-            self.delivery.give_up_attempt(task, event.fault, turn)
-        elif event.released is not None:
-            message = f"the agent gave it back: {event.released}"
-            fault = Fault(ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, message)
-            self.delivery.give_up_attempt(task, fault, turn, lost=True)
-        elif event.waiting is not None:
-            self.questions.asked(task, event, link, turn)
-            return
-        else:
-            if task.log is not None and task.log.lacks_pieces_of(event.content):
-                emit(task, Kind.ATTEMPT_RESET, 0, turn)  # readers lack pieces that never came: the outcome has them all
-                task.log.fold_whole = False
-            outcome = Outcome(SUCCEEDED, event.content, event.media_type, extra=event.extra)
-            self.delivery.succeed(task, outcome, turn)
-        acknowledge(event, link, turn)
-
-    def _unfold(self, task: Task, event: ev.Reported, turn: Turn) -> bool:
-        """Makes the answer of the deltas; asks for the whole if some of them never came."""
-        if task.log is None and event.folded == 0:
-            event.media_type, event.content = "", ""
-            return True
-        if task.log is None or not task.log.fold_whole or task.attempt_sequence != event.folded:
-            message = f"{event.folded} deltas were sent, {task.attempt_sequence} came: send the whole output"
-            self._refuse(event, Fault(ErrorClass.INVALID_REQUEST, Reason.UNEXPECTED_FRAME, message), turn)
-            if task.log is not None:
-                task.log.fold_whole = False
-            return False
-        event.media_type, event.content = task.log.fold.content()
-        return True
 
     # -- what callers say ---------------------------------------------------------------------------------------------
 

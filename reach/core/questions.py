@@ -14,9 +14,10 @@ from reach.core.dialogue import Ask, Dialogue, Input, Question, known_input
 from reach.core.effects import Acknowledge, AskJournal, Done, GiveInput, Noted, Refused, RefuseItem, StopAttempt, Turn
 from reach.core.leases import lost
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, Task, TaskKey, TaskState
+from reach.core.pieces import Kind, size_in_bytes
 from reach.core.rows import InputRow, QuestionRow
 from reach.core.states import TaskInput, next_state
-from reach.core.stream import Kind, emit, size_in_bytes
+from reach.core.stream import emit
 from reach.errors import ErrorClass, Reason
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, task_pb2
 from reach.core.decision_record import Told, record_of
 from reach.core.dialogue import Input
 from reach.core.model import Fault, Task, TaskState
+from reach.core.pieces import Kind, size_in_bytes
 from reach.core.questions import INPUT_BYTES
-from reach.core.stream import Interest, Kind, Reader, size_in_bytes
+from reach.core.stream import Interest, Reader
 from reach.errors import ErrorClass, InvalidRequest, Reason, Timeout
 from reach.rpc import callers, far_tasks
 from reach.rpc.principal import credentials_ended, principal_of

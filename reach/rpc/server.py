@@ -30,7 +30,7 @@ from agentreach.v1 import (
     session_pb2,
     session_pb2_grpc,
 )
-from reach.core.stream import FOLD_LIMIT
+from reach.core.pieces import FOLD_LIMIT
 from reach.errors import Unavailable
 from reach.rpc.agent import AgentServicer
 from reach.rpc.dispatch import DispatchServicer

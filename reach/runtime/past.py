@@ -13,8 +13,9 @@ from reach.core.dialogue import Dialogue, Input, known_input
 from reach.core.effects import AskJournal, Noted
 from reach.core.history import PastAttempt
 from reach.core.model import Fault, Outcome, PoolKey, Task, TaskState
+from reach.core.pieces import Gap, Kind
 from reach.core.questions import over, wrong_state
-from reach.core.stream import AT_END, Gap, Interest, Kind, Reader
+from reach.core.stream import AT_END, Interest, Reader
 from reach.errors import ErrorClass, Reason
 from reach.runtime.elsewhere import Elsewhere
 from reach.store.base import Journal, StoredFact, StoredTask, StoreError, TaskQuery

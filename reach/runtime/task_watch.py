@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from reach.core.effects import Ended, Noted, Offer, Turn
 from reach.core.model import Fault, Task
-from reach.core.stream import Kind
+from reach.core.pieces import Kind
 from reach.runtime.taken import TAKEN
 
 MOST_HELD: Final = 10_000

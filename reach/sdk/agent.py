@@ -31,20 +31,19 @@ from reach.errors import InvalidRequest, Reason, Unavailable
 from reach.sdk.attempt import Attempt
 from reach.sdk.capabilities import CapabilityLike, capability_fields
 from reach.sdk.channel import AddressLike, ForkGuard, Target, TlsLike
-from reach.sdk.dedupe import DedupeStore
 from reach.sdk.draining import AnyLink, drain
 from reach.sdk.encoding import output_outcome
 from reach.sdk.figures import Figures, duration
 from reach.sdk.handlers import DEFAULT_METHOD, Function, Handler
 from reach.sdk.handoffs import Handoffs, SessionHooks
 from reach.sdk.link import Link
-from reach.sdk.once import end, once_of
 from reach.sdk.outcomes import Outcome
 from reach.sdk.payloads import Fields
 from reach.sdk.showing import KeyLike
 from reach.version import VERSION
 
 if TYPE_CHECKING:
+    from reach.sdk.dedupe import DedupeStore
     from reach.sdk.endpoint import Listen
 
 log = logging.getLogger("reach.sdk")
@@ -336,7 +335,10 @@ class Agent(SessionHooks):
 
             link = EndpointLink(*parts, Listen(self._listen) if isinstance(self._listen, str) else self._listen)
         link.attempts.handoffs = self._handoffs if self._handoffs.are_wanted else None
-        link.attempts.once = once_of(link.attempts, self._dedupe, self._registration)
+        if self._dedupe is not None:
+            from reach.sdk.once import once_of  # as above
+
+            link.attempts.once = once_of(link.attempts, self._dedupe, self._registration)
         return link
 
     async def _shut_down(self) -> None:
@@ -351,7 +353,8 @@ class Agent(SessionHooks):
             runner.cancel()
             await asyncio.wait({runner})
             link.attempts.release("the agent ended")
-            await end(link.attempts.once)
+            if link.attempts.once is not None:
+                await link.attempts.once.close()
             self._running = self._loop = None
             self._grace_s = GRACE_S
         if not runner.cancelled() and (error := runner.exception()) is not None:

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentreach.v1 import attach_pb2, attempt_pb2, task_pb2
 from reach.errors import Internal, InvalidRequest, ReachError, Reason, ResourceExhausted
@@ -24,7 +24,6 @@ from reach.sdk.flow import Flow
 from reach.sdk.handlers import DEFAULT_METHOD, FOLDED, Handler, run_coroutine, run_in_thread
 from reach.sdk.handoffs import Handoffs
 from reach.sdk.notes import Effects, Notes, cancelled_error
-from reach.sdk.once import Once
 from reach.sdk.outcomes import FAILED, Key, Outcome, Outcomes, extras, outcome_content, text_of
 from reach.sdk.payloads import PAYLOAD_LIMIT, Answer, Delta, Fields
 from reach.sdk.questions import Questions
@@ -33,6 +32,9 @@ from reach.sdk.task import Task
 from reach.sdk.threads import HandlerThreads
 from reach.sdk.tracing import trace_context
 from reach.wire.status import bounded_text, error_to_proto
+
+if TYPE_CHECKING:
+    from reach.sdk.once import Once
 
 
 class Attempts(Bridge):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from agentreach.v1 import attach_pb2, attempt_pb2, endpoint_pb2
-from reach.core.stream import size_in_bytes
+from reach.core.pieces import size_in_bytes
 from reach.sdk.attempts import Attempts
 from reach.sdk.outcomes import HELD, HELD_BYTES, Key, Outcomes
 from reach.wire.answers import content_of

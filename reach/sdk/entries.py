@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from agentreach.v1 import dispatch_pb2, event_pb2
 from reach.core.model import TaskState
-from reach.core.stream import EVENT_OVERHEAD
+from reach.core.pieces import EVENT_OVERHEAD
 from reach.errors import ReachError
 from reach.sdk.answers import Result
 from reach.sdk.payloads import Fields

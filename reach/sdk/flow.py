@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Final
 
 from agentreach.v1 import attach_pb2
-from reach.core.stream import Delta as CoreDelta
-from reach.core.stream import Fold, Mode
+from reach.core.pieces import Delta as CoreDelta
+from reach.core.pieces import Fold, Mode
 from reach.errors import Reason, ResourceExhausted
 from reach.sdk.payloads import Delta, Fields, payload_fields
 

@@ -18,7 +18,7 @@ import msgspec
 import uvicorn
 
 from agentreach.v1 import agent_pb2, attempt_pb2, endpoint_pb2, payload_pb2
-from reach.core.stream import size_in_bytes
+from reach.core.pieces import size_in_bytes
 from reach.errors import InvalidRequest, ReachError
 from reach.sdk.calls import Call
 from reach.wire.agent_http import BOOT_HEADER, RUNNING_HEADER, believed_in

@@ -146,14 +146,6 @@ def name_of(task: Task) -> Key:
     return task.tenant, f"{task.task_id} {digest}"
 
 
-def once_of(attempts: Attempts, store: DedupeStore | None, registration: Fields) -> Once | None:
-    """For the attempts of an instance, if it shares a store."""
-    if store is None:
-        return None
+def once_of(attempts: Attempts, store: DedupeStore, registration: Fields) -> Once:
+    """For the attempts of an instance that shares a store."""
     return Once(attempts, store, f"{registration['instance_id']} {registration['boot_id']}")
-
-
-async def end(once: Once | None) -> None:
-    """The agent ends."""
-    if once is not None:
-        await once.close()

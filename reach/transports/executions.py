@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from agentreach.v1 import attempt_pb2, endpoint_pb2
 from reach.core import events as ev
 from reach.core.model import Fault, Instance
-from reach.core.stream import size_in_bytes
+from reach.core.pieces import size_in_bytes
 from reach.errors import ErrorClass, InvalidRequest, ReachError, Reason
 from reach.transports.seam import Call, Failed
 from reach.wire.agents import read_result

@@ -16,8 +16,8 @@ from reach.core.documents import Document
 from reach.core.endpoint import Endpoint
 from reach.core.joining import Joining
 from reach.core.model import EffectKind, Fault, Instance, Profile
+from reach.core.pieces import Delta, Mode, size_in_bytes
 from reach.core.questions import PROMPT_BYTES
-from reach.core.stream import Delta, Mode, size_in_bytes
 from reach.errors import ErrorClass, InvalidRequest, Reason
 from reach.wire.addresses import SCHEMES, read_address
 from reach.wire.answers import content_of

@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from agentreach.v1 import error_pb2, event_pb2, payload_pb2, task_pb2
 from reach.core.model import Content, Fault, Outcome, Task, TaskState
-from reach.core.stream import Delta, Gap, Kind, size_in_bytes
+from reach.core.pieces import Delta, Gap, Kind, size_in_bytes
 from reach.errors import Reason
 from reach.wire.status import METADATA_ENTRIES, bounded_metadata, bounded_text
 

@@ -8,8 +8,9 @@ from reach.core import effects as fx
 from reach.core import events as ev
 from reach.core.instance_states import Availability
 from reach.core.model import Instance, Requirement, Task, TaskState
+from reach.core.pieces import Delta, Mode
 from reach.core.queue import WaitQueue
-from reach.core.stream import Delta, Interest, Mode, Reader
+from reach.core.stream import Interest, Reader
 from reach.errors import ErrorClass, Reason
 from tests.core import invariants
 from tests.core.harness import TENANT, Shell, fault

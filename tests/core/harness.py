@@ -8,6 +8,7 @@ from reach.core import events as ev
 from reach.core.dialogue import Ask, Input
 from reach.core.joining import Joining
 from reach.core.model import Fault, Instance, PoolKey, Profile, Requirement, Task, TaskState
+from reach.core.pieces import Delta, Mode
 from reach.core.pool import Pool
 from reach.core.queue import WaitQueue
 from reach.core.restore import restore_instance, restore_pin, restore_task, restore_trials
@@ -16,7 +17,7 @@ from reach.core.routing import Router
 from reach.core.row_numbers import RowNumbers
 from reach.core.rows import AttemptRow, Writes, granted_of
 from reach.core.session import Pins
-from reach.core.stream import Delta, Interest, Mode, Reader
+from reach.core.stream import Interest, Reader
 from reach.errors import ErrorClass, Reason
 
 TENANT = "acme"

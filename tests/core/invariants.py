@@ -7,11 +7,11 @@ from typing import Any
 from reach.core import health
 from reach.core.instance_states import Condition
 from reach.core.model import FIRST_TERMINAL, Instance, Task, TaskState
+from reach.core.pieces import Kind
 from reach.core.pool import Pool
 from reach.core.roster import Lane
 from reach.core.rows import Writes
 from reach.core.score_index import BANDS, BUCKETS, ScoreIndex
-from reach.core.stream import Kind
 from tests.core.harness import heads_of
 
 

@@ -6,9 +6,9 @@ from reach.core import events as ev
 from reach.core.effects import DrainLink, Noted
 from reach.core.instance_states import Availability, Condition, Health
 from reach.core.model import TaskState
+from reach.core.pieces import Kind
 from reach.core.preview import preview
 from reach.core.rows import AgentGone
-from reach.core.stream import Kind
 from reach.core.vitals import KEEP_OFFLINE_MS
 from tests.core.harness import LONG, TENANT, Shell, of, only
 

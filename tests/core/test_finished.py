@@ -4,7 +4,7 @@ import pytest
 
 from reach.core.effects import Forget
 from reach.core.finished import KEEP_BYTES, KEEP_PLAIN, KEEP_VOLATILE
-from reach.core.stream import Kind
+from reach.core.pieces import Kind
 from tests.core.harness import Shell, of
 
 

@@ -9,7 +9,7 @@ from reach.core.fleet import STALE_BOOTS
 from reach.core.instance_states import Availability, Condition, Health
 from reach.core.leases import REATTACH_MS, RETURN_MS
 from reach.core.model import Requirement, TaskState
-from reach.core.stream import Kind
+from reach.core.pieces import Kind
 from reach.errors import Reason
 from tests.core.harness import LONG, TENANT, Shell, ended, named, of, only, running
 

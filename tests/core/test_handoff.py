@@ -7,7 +7,7 @@ from reach.core import handoff
 from reach.core.effects import AskSnapshot
 from reach.core.handoff import ASK_MS
 from reach.core.model import TaskState
-from reach.core.stream import Kind
+from reach.core.pieces import Kind
 from reach.errors import ErrorClass, Reason
 from tests.core.harness import LONG, TENANT, Shell, of, only
 

@@ -7,8 +7,9 @@ from reach.core import questions as q
 from reach.core.dialogue import Input
 from reach.core.effects import Acknowledge, AskJournal, Done, GiveInput, Offer, Refused, RefuseItem, StopAttempt
 from reach.core.model import EffectKind, Task, TaskState
+from reach.core.pieces import Kind
 from reach.core.restore import GRACE_MS
-from reach.core.stream import KEEP_MS, RESERVE, Interest, Kind
+from reach.core.stream import KEEP_MS, RESERVE, Interest
 from reach.errors import ErrorClass, Reason
 from tests.core.harness import LONG, Shell, ended, named, of, only, running
 

@@ -8,8 +8,8 @@ from reach.core import events as ev
 from reach.core import session
 from reach.core.effects import Offer
 from reach.core.model import Requirement, TaskState
+from reach.core.pieces import Kind
 from reach.core.session import PIN_WAIT_MS, Pins
-from reach.core.stream import Kind
 from tests.core.harness import LONG, TENANT, Shell, of
 
 NAME = (TENANT, "app:user:1")

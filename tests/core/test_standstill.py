@@ -5,7 +5,7 @@ import pytest
 from reach.core import events as ev
 from reach.core.instance_states import Condition, Health
 from reach.core.model import TaskState
-from reach.core.stream import Kind
+from reach.core.pieces import Kind
 from reach.errors import ErrorClass, Reason
 from tests.core.harness import UNAVAILABLE, ended, named, outcome_of, running
 

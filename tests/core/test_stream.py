@@ -9,19 +9,8 @@ from hypothesis import strategies as st
 from reach.core import events as ev
 from reach.core.effects import Events, Noted, Refused, Turn
 from reach.core.model import TaskState
-from reach.core.stream import (
-    EVENT_OVERHEAD,
-    FOLD_LIMIT,
-    KEEP_BYTES,
-    KEEP_MS,
-    RESERVE,
-    Delta,
-    Fold,
-    Interest,
-    Kind,
-    Mode,
-    log_of,
-)
+from reach.core.pieces import EVENT_OVERHEAD, FOLD_LIMIT, Delta, Fold, Kind, Mode
+from reach.core.stream import KEEP_BYTES, KEEP_MS, RESERVE, Interest, log_of
 from reach.errors import ErrorClass, Reason
 from tests.core.harness import Shell, of, only
 

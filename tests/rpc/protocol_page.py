@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from reach.config.sections import Server
-from reach.core import questions, stream
+from reach.core import pieces, questions, stream
 from reach.rpc import agent, callers, server
 from reach.rpc import services as rpc_services
 from reach.wire import agents, batcher, requests, status, statuses
@@ -51,14 +51,14 @@ def limits_table() -> str:
     """What is bounded, how, and what comes of going over it."""
     payload = Server().payload_limit
     received = max(payload, batcher.FRAME_BYTES) + server.MESSAGE_MARGIN
-    sent = 2 * max(payload, stream.FOLD_LIMIT) + server.SENT_MARGIN
+    sent = 2 * max(payload, pieces.FOLD_LIMIT) + server.SENT_MARGIN
     days = requests.MAX_DURATION_MS // 86_400_000
     rows = [
         ("payload of a task, its answer", f"{_size(payload)} (`payload_limit` of the welcome)",
          "`PAYLOAD_TOO_LARGE`; an answer: the task fails with `RESULT_TOO_LARGE`"),
         ("a task as a whole, attachments and all", f"payload limit + {_size(requests.SPEC_MARGIN)}",
          "`PAYLOAD_TOO_LARGE`"),
-        ("deltas of an attempt, put together", _size(stream.FOLD_LIMIT), "the task fails with `RESULT_TOO_LARGE`"),
+        ("deltas of an attempt, put together", _size(pieces.FOLD_LIMIT), "the task fails with `RESULT_TOO_LARGE`"),
         ("one message to the server", _size(received),
          "the **whole call** ends with RESOURCE_EXHAUSTED, without a reason"),
         ("one message from the server", _size(sent), "set your client's receive limit to at least this"),

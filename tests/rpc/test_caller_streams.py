@@ -9,8 +9,9 @@ import pytest
 
 from agentreach.v1 import dispatch_pb2, task_pb2
 from reach.core.model import Fault, Outcome, PoolKey, Requirement, Task, TaskState
+from reach.core.pieces import Kind
 from reach.core.spread import Placing
-from reach.core.stream import READER_CREDIT, Interest, Kind, Reader
+from reach.core.stream import READER_CREDIT, Interest, Reader
 from reach.errors import ErrorClass, Reason
 from reach.rpc.access import SCOPES
 from reach.rpc.callers import CallerStream

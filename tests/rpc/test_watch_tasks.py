@@ -16,7 +16,7 @@ from reach.config import Config, Server, Storage
 from reach.core.effects import Turn
 from reach.core.model import Requirement
 from reach.core.model import Task as CoreTask
-from reach.core.stream import Kind
+from reach.core.pieces import Kind
 from reach.node import Node
 from reach.runtime import task_watch
 from reach.runtime.taken import TAKEN

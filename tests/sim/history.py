@@ -7,8 +7,8 @@ from typing import Any
 
 from agentreach.v1 import task_pb2
 from reach.core.model import Fault, Outcome, TaskState
+from reach.core.pieces import Delta, Kind, Mode
 from reach.core.rows import AttemptRow, EffectRow, FailureRow, OutcomeRow, TaskRow, Writes
-from reach.core.stream import Delta, Kind, Mode
 from reach.errors import ErrorClass, Reason
 from reach.testing.sim.checker import Checker
 from reach.testing.sim.readers import ReaderCheck, Text

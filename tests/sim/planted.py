@@ -15,7 +15,7 @@ from reach.core.effects import Turn
 from reach.core.fleet import Fleet
 from reach.core.handoff import Handoffs
 from reach.core.model import Instance, Task
-from reach.core.pool import Pool
+from reach.core.reports import Reports
 from reach.core.rows import OutboxRow
 from reach.core.stream import Interest, Reader
 from reach.rpc import dead_letters
@@ -46,15 +46,15 @@ def ack_before_commit(patch: pytest.MonkeyPatch) -> None:
 
 def retry_without_fencing(patch: pytest.MonkeyPatch) -> None:
     """Whatever any attempt of a task says is taken for what the current one says."""
-    honest = Pool._current
+    honest = Reports._current
 
-    def current(self: Pool, event: ev.AttemptEvent, turn: Turn) -> Task | None:
-        task = self.find(event.tenant, event.task_id)
+    def current(self: Reports, event: ev.AttemptEvent, turn: Turn) -> Task | None:
+        task = self.pool.find(event.tenant, event.task_id)
         if task is not None and task.attempt:
             return task
         return honest(self, event, turn)
 
-    patch.setattr(Pool, "_current", current)
+    patch.setattr(Reports, "_current", current)
 
 
 def replay_off_by_one(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reach.core.model import Fault, TaskState
-from reach.core.stream import Kind
+from reach.core.pieces import Kind
 from reach.errors import ErrorClass, Reason
 from reach.testing.sim.checker import VOLATILE_SECONDS
 from tests.sim.history import KEY, NOT_FOUND, OTHER_SPEC, REUSED, SPEC, History, Planted, delta, outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reach.core.model import TaskState
-from reach.core.stream import Gap, Kind
+from reach.core.pieces import Gap, Kind
 from tests.sim import test_attempt_truth, test_caller_truth, test_readers
 from tests.sim.history import (
     KEY,

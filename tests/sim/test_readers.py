@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reach.core.stream import Gap, Kind
+from reach.core.pieces import Gap, Kind
 from reach.testing.sim.readers import Text
 from tests.sim.history import KEY, History, Planted, delta, outcome
 

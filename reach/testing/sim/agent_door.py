@@ -10,8 +10,8 @@ from reach.core.dialogue import Ask, Input
 from reach.core.effects import Welcome
 from reach.core.joining import Joining
 from reach.core.model import Fault, Instance, Task, TaskKey
+from reach.core.pieces import Delta
 from reach.core.pool import Pool
-from reach.core.stream import Delta
 from reach.errors import ErrorClass, ReachError, Reason
 from reach.runtime.faults import fault_of
 from reach.testing.sim.link import Frame, ServerEnd, Stream

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from reach.core.model import FIRST_TERMINAL, Fault, Outcome, Task
-from reach.core.stream import Interest, Kind, Reader
+from reach.core.pieces import Kind
+from reach.core.stream import Interest, Reader
 from reach.errors import ErrorClass, Reason
 from reach.testing.sim.link import Frame, ServerEnd, Stream
 from reach.testing.sim.readers import ReaderCheck

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from agentreach.v1 import task_pb2
 from reach.core.model import Fault
-from reach.core.stream import EVENT_OVERHEAD, Interest, Kind
+from reach.core.pieces import EVENT_OVERHEAD, Kind
+from reach.core.stream import Interest
 from reach.errors import ErrorClass
 from reach.testing.sim.caller_door import CallerDoor
 from reach.testing.sim.link import ClientEnd, Frame, Stream

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from random import Random
 from types import ModuleType
 
-from reach.core import canary, context, delivery, finished, stream
+from reach.core import canary, context, delivery, finished, pieces, stream
 from reach.runtime import retention, takeover
 
 KNOBS: tuple[tuple[tuple[ModuleType, ...], str, tuple[float, ...]], ...] = (
     ((stream, delivery), "RESERVE", (3, 7)),
     ((stream,), "KEEP_BYTES", (200, 1_000)),
     ((stream,), "KEEP_MS", (300, 2_000)),
-    ((stream,), "FOLD_PIECES", (2,)),
-    ((stream,), "FOLD_LIMIT", (400, 900)),
+    ((pieces,), "FOLD_PIECES", (2,)),
+    ((pieces,), "FOLD_LIMIT", (400, 900)),
     ((finished,), "KEEP_PLAIN", (1, 4)),
     ((finished,), "KEEP_BYTES", (300,)),
     ((finished,), "KEEP_MS", (200,)),

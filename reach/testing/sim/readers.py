@@ -6,7 +6,7 @@ from typing import Any
 
 from reach.core.dialogue import Question
 from reach.core.model import TaskKey, TaskState
-from reach.core.stream import Kind, Mode
+from reach.core.pieces import Kind, Mode
 from reach.testing.sim.checker import Checker
 from reach.testing.sim.truth import Ending, ending_of
 

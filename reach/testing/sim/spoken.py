@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentreach.v1 import attempt_pb2, endpoint_pb2, event_pb2
 from reach.core.model import EffectKind, TaskKey
-from reach.core.stream import Mode
+from reach.core.pieces import Mode
 from reach.errors import error_of
 from reach.testing.sim.checker import Checker
 from reach.testing.sim.story import Story, TaskName

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from reach.core.model import EffectKind, Fault
-from reach.core.stream import Delta, Mode
+from reach.core.pieces import Delta, Mode
 from reach.errors import ErrorClass, Reason
 
 Step = tuple[float, str, Any]

@@ -17,8 +17,8 @@ from a2a.types.a2a_pb2 import (
 )
 
 from agentreach.v1 import attempt_pb2, endpoint_pb2, error_pb2, event_pb2, payload_pb2, task_pb2
+from reach.core.pieces import FOLD_LIMIT
 from reach.core.questions import PROMPT_BYTES
-from reach.core.stream import FOLD_LIMIT
 from reach.errors import ErrorClass, InvalidRequest, Reason
 from reach.wire.a2a.parts import one_payload, payload_of
 from reach.wire.a2a.states import INTERRUPTED, WAITING_FOR

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from agentreach.v1 import dispatch_pb2, event_pb2, task_pb2
 from reach.core.dialogue import Ask, Question
 from reach.core.model import Fault
-from reach.core.stream import Delta, Gap, Interest, Kind, Mode
+from reach.core.pieces import Delta, Gap, Kind, Mode
+from reach.core.stream import Interest
 from reach.runtime.faults import fault_of
 from reach.testing.sim.agents import Agent, AgentStream
 from reach.testing.sim.callers import AGAIN, Caller, CallerStream

@@ -13,7 +13,8 @@ import grpc
 from agentreach.v1 import attempt_pb2, dispatch_pb2
 from reach.core.dialogue import Input
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, Task, TaskKey
-from reach.core.stream import Interest, Kind, Reader
+from reach.core.pieces import Kind
+from reach.core.stream import Interest, Reader
 from reach.rpc import agent, branches, link_end
 from reach.rpc.agent import AttachStream
 from reach.rpc.callers import CallerStream
