@@ -100,14 +100,15 @@ class Dialled:
 
     async def probe(self) -> None:
         """HLT-3. A good one of an instance without a link is followed by a hello."""
-        line, instance = self._probes, self.instance
+        instance = self.instance
         if instance is None or self.elsewhere or self._is_in_doubt():
             return
+        line = self._probes or await self._find_way()
         if line is None:
-            if await self._find_way() is not None or self._probes is None:
-                return
-            line = self._probes
+            return
         sounding = await line.probe()
+        if self._probes is not line:
+            return  # it has moved meanwhile
         if sounding.refused:
             self._lost("connection refused")
         self.post(ev.Probed(instance, sounding.ok, sounding.rtt_ms, sounding.error))
@@ -125,10 +126,11 @@ class Dialled:
 
     async def check(self) -> None:
         """HLT-4."""
-        if self._probes is None or self.lock.locked() or self.elsewhere or self._is_in_doubt():
+        line = self._probes
+        if line is None or self.lock.locked() or self.elsewhere or self._is_in_doubt():
             return
         outcome = await self.look()
-        instance = self.instance
+        instance = self.instance if self._probes is line else None
         if instance is None or self._is_in_doubt() or self.lock.locked():
             return
         if outcome.answer is None:
@@ -285,8 +287,8 @@ class Dialled:
         self._endpoint, self._way = endpoint, way
         self._probes = way.sounder(self._dialler.timeout_s) if way is not None else None
 
-    async def _find_way(self) -> str | None:
-        """Looks the address up anew; why that gave nothing, which counts as a failed probe."""
+    async def _find_way(self) -> Sounder | None:
+        """Looks the address up anew; that this gives nothing counts as a failed probe."""
         endpoint = self.joining.endpoint
         assert endpoint is not None
         try:
@@ -294,12 +296,12 @@ class Dialled:
         except ReachError as error:
             if self.instance is not None:
                 self.post(ev.Probed(self.instance, False, 0.0, error.message))
-            return error.message
+            return None
         self.joining.warnings = tuple(warnings)
         await self._take(way, endpoint)
         if way is None and self.instance is not None:
             self.post(ev.Probed(self.instance, False, 0.0, "it has no address that may be dialled"))
-        return None
+        return self._probes
 
     async def _look_again(self) -> None:
         """Its name may lead elsewhere by now. Not all agents register again when they move: adopted ones do not."""

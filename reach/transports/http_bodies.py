@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 
@@ -21,21 +24,38 @@ async def whole(response: Any, limit: int, *, cut: bool = False) -> bytes:
     return bytes(body)
 
 
+async def beginning(response: Any, limit: int, seconds: float) -> bytes:
+    """What comes of a body in that time, and no more than `limit`; that it breaks is its end too."""
+    body = bytearray()
+    with suppress(TimeoutError, *import_module("reach.transports.guarded").FAILURES):
+        async with asyncio.timeout(seconds):
+            async for piece in response.aiter_stream():
+                body += piece
+                if len(body) >= limit:
+                    break
+    return bytes(body[:limit])
+
+
 class Lines:
-    """Cuts what comes into lines. `rest` is what has no end yet."""
+    """Cuts what comes into lines. What a piece costs does not grow with what came before: some send byte by byte."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.rest = b""
+        self._rest = bytearray()
+
+    @property
+    def rest(self) -> bytes:
+        """What has no end yet."""
+        return bytes(self._rest)
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The lines that are whole now. Raises BodyTooLarge for one over the limit."""
-        if b"\n" not in piece:
-            self.rest += piece
-            lines: list[bytes] = []
-        else:
-            *lines, self.rest = (self.rest + piece).split(b"\n")
-        if len(self.rest) > self._limit or any(len(line) > self._limit for line in lines):
+        self._rest += piece
+        lines: list[bytes] = []
+        if b"\n" in piece:
+            *lines, rest = bytes(self._rest).split(b"\n")
+            self._rest = bytearray(rest)
+        if len(self._rest) > self._limit or any(len(line) > self._limit for line in lines):
             raise BodyTooLarge(f"has a line of over {self._limit} bytes")
         return [line.removesuffix(b"\r") for line in lines]
 

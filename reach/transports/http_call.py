@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from agentreach.v1 import attempt_pb2, endpoint_pb2, event_pb2, payload_pb2
 from reach.core.model import Fault
 from reach.errors import ErrorClass, ReachError, Reason
-from reach.transports.http_bodies import BodyTooLarge, Events, Lines, whole
+from reach.transports.http_bodies import BodyTooLarge, Events, Lines, beginning, whole
 from reach.transports.seam import Failed
 from reach.wire.agent_answers import (
     RAW_BYTES,
     Unreadable,
-    is_envelope,
+    goes_on,
     item_of,
     of_event,
     parse,
@@ -43,6 +43,8 @@ LONGEST_POLL_S: Final = 60.0
 """However long Retry-After says."""
 SMALL_BYTES: Final = 64 << 10
 """What is read of a body that is no answer."""
+SMALL_S: Final = 5.0
+"""How long the body of a 202 may take, which says at most where the attempt can be asked about."""
 _LINES: Final = frozenset(f"application/{one}" for one in ("x-ndjson", "ndjson", "jsonl", "x-jsonlines", "jsonlines"))
 
 
@@ -116,8 +118,7 @@ class HttpCall:
         """Takes the answer to the POST. Raises Failed, Unreadable, BodyTooLarge, and what the client raises."""
         headers = said_in(response.headers)
         if response.status == 202:
-            body = await whole(response, SMALL_BYTES)
-            await self.accepted(handle_from(self.line.url, headers, body), headers)
+            await self._accepted(response, headers)
         elif response.status in (204, 205):
             await self._result(attempt_pb2.AttemptResult(output=payload_pb2.Payload(text="")), headers)
         elif 200 <= response.status < 300:
@@ -126,8 +127,16 @@ class HttpCall:
             fault, unbegun = fault_of_status(response.status, headers, await whole(response, SMALL_BYTES, cut=True))
             raise Failed(fault, unbegun=unbegun)
 
-    async def accepted(self, handle: str, headers: dict[str, str]) -> None:
-        """It goes on there, and the outcome comes later."""
+    async def _accepted(self, response: Any, headers: dict[str, str]) -> None:
+        """It goes on there, and the outcome comes later; whatever becomes of the rest of this answer."""
+        handle = handle_from(self.line.url, headers, b"")
+        if handle:
+            await self._detach(handle, headers)
+        body = await beginning(response, SMALL_BYTES, SMALL_S)
+        if not handle:
+            await self._detach(handle_from(self.line.url, headers, body), headers)
+
+    async def _detach(self, handle: str, headers: dict[str, str]) -> None:
         self.detached, self.handle = True, handle
         response = endpoint_pb2.ExecuteResponse()
         response.accept.handle = handle
@@ -268,7 +277,7 @@ class HttpCall:
         media_type = headers.get("content-type", "")
         if is_json(media_type):
             said = parse(body)
-            if isinstance(said, dict) and not is_envelope(said) and isinstance(said.get("status"), str):
+            if goes_on(said):
                 progress = item_of({name: said[name] for name in ("progress", "checkpoint") if name in said}, body)
                 if progress is not None:
                     await self.say(progress)

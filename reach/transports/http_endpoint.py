@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 CONNECTIONS: Final = 1_024
 """For the work of one endpoint at a time; an attempt that finds none goes elsewhere."""
+ASIDE: Final = 64
+"""For questions about attempts that were accepted, and cancels: work that hangs must not keep them."""
 IDLE_CONNECTIONS: Final = 16
 IDLE_S: Final = 2.0
 """Shorter than servers keep a connection that says nothing (most for 5 s), so that we are not the ones to find it
@@ -109,7 +111,7 @@ class HttpLine:
         self._way = way
         self._cancels = endpoint.cancels
         self._who = who
-        self._pool: Any = None
+        self._pools: dict[int, Any] = {}
         self._opening = asyncio.Lock()
         self._calls: dict[tuple[str, str, int], HttpCall] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -154,8 +156,8 @@ class HttpLine:
             call.cancel()
         while self._tasks:
             await asyncio.wait(set(self._tasks))
-        if self._pool is not None:
-            await self._pool.aclose()
+        for pool in self._pools.values():
+            await pool.aclose()
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -186,7 +188,7 @@ class HttpLine:
         }
         if offer.task.trace.traceparent:
             more["traceparent"] = offer.task.trace.traceparent
-        await self._ask("POST", self._way.target, more, body, call.answered)
+        await self._ask(CONNECTIONS, "POST", self._way.target, more, body, call.answered)
         if call.detached:
             await call.follow()
 
@@ -200,11 +202,12 @@ class HttpLine:
         target = self._way.target._replace(path=call.handle)
         try:
             async with asyncio.timeout(POLL_S):
-                await self._ask("GET", target, {"accept": ACCEPTS}, b"", polled)
+                await self._ask(ASIDE, "GET", target, {"accept": ACCEPTS}, b"", polled)
         except TimeoutError:
             return False
         except Failed as failure:
-            if failure.doubtful:  # suspicion: it may be there the next time, and its time is limited
+            unasked = failure.unbegun and not failure.lost
+            if failure.doubtful or unasked:  # suspicion: it may be there the next time, and its time is limited
                 return False
             raise
         return over == [True]
@@ -215,20 +218,21 @@ class HttpLine:
 
         try:
             async with asyncio.timeout(CANCEL_S):
-                await self._ask("DELETE", self._way.target._replace(path=path), {}, b"", ignored)
+                await self._ask(ASIDE, "DELETE", self._way.target._replace(path=path), {}, b"", ignored)
         except (Failed, TimeoutError) as failure:
             log.debug("an agent does not take a cancel: %s", failure)
 
     async def _ask(
         self,
+        connections: int,
         verb: str,
         target: Target,
         more: dict[str, str],
         body: bytes,
         take: Callable[[Any], Coroutine[Any, Any, None]],
     ) -> None:
-        """One request, its answer taken by `take`. Raises Failed, and what that raises."""
-        pool = self._pool or await self._opened()
+        """One request over one of so many, its answer taken by `take`. Raises Failed, and what that raises."""
+        pool = self._pools.get(connections) or await self._opened(connections)
         guarded = import_module("reach.transports.guarded")
         limits = {"timeout": {"connect": CONNECT_S, "pool": CONNECT_S}}
         sent = self._way.headers(target, more)
@@ -243,8 +247,8 @@ class HttpLine:
             end_of = import_module("reach.transports.http_failures").end_of
             raise await end_of(failure, self._way.ips, target.port) from failure
 
-    async def _opened(self) -> Any:
+    async def _opened(self, connections: int) -> Any:
         async with self._opening:
-            if self._pool is None:
-                self._pool = await self._way.pool(CONNECTIONS, IDLE_CONNECTIONS, IDLE_S)
-            return self._pool
+            if connections not in self._pools:
+                self._pools[connections] = await self._way.pool(connections, IDLE_CONNECTIONS, IDLE_S)
+            return self._pools[connections]

@@ -28,6 +28,13 @@ BESIDE: Final = frozenset(
     }
 )
 """What an envelope may have beside its outcome; `data.agent_output` is the result in the envelope of DLV-12."""
+GOING_ON: Final = frozenset(
+    {
+        *("accepted", "submitted", "created", "received", "scheduled", "pending", "queued", "waiting", "starting"),
+        *("started", "running", "active", "working", "processing", "in_progress", "inprogress", "progress", "retrying"),
+    }
+)
+"""Words of `status` that say that an attempt whose result is null has none yet."""
 _ITEMS: Final = frozenset({*OUTCOMES, "accept", "delta", "progress", "checkpoint"})
 _REASONS: Final = {
     ErrorClass.AGENT_ERROR: Reason.AGENT_FAILED,
@@ -75,11 +82,22 @@ def parse(body: bytes) -> Any:
 
 def is_envelope(said: Any) -> bool:
     """Whether an answer speaks of the attempt, and is not the answer itself."""
-    if not isinstance(said, dict) or not (said.keys() & {*OUTCOMES, "data"}):
+    return isinstance(said, dict) and said.keys() <= {*OUTCOMES, *BESIDE} and _has_outcome(said)
+
+
+def goes_on(said: Any) -> bool:
+    """Whether what was answered to the question how an attempt is says that it has not ended. Many tell of a job that
+    runs with all its fields, the result among them, and null."""
+    if not isinstance(said, dict) or not isinstance(said.get("status"), str):
         return False
-    if not said.keys() <= {*OUTCOMES, *BESIDE}:
-        return False
-    return bool(said.keys() & set(OUTCOMES)) or _has_output(said)
+    if not is_envelope(said):
+        return True
+    said_nothing = all(said.get(name) is None for name in OUTCOMES) and not _has_output(said)
+    return said_nothing and said["status"].strip().lower().replace("-", "_").replace(" ", "_") in GOING_ON
+
+
+def _has_outcome(said: dict[str, Any]) -> bool:
+    return any(said.get(name) is not None for name in OUTCOMES) or "result" in said or _has_output(said)
 
 
 def _has_output(said: dict[str, Any]) -> bool:
@@ -291,7 +309,7 @@ def item_of(said: dict[str, Any], raw: bytes) -> endpoint_pb2.ExecuteResponse | 
         delta.attempt_sequence = _count(said.get("attempt_sequence"))
     if said.get("progress") is not None or said.get("checkpoint") is not None:
         _progress(response.progress.add(), said, raw)
-    if any(said.get(name) is not None for name in OUTCOMES) or "result" in said or _has_output(said):
+    if _has_outcome(said):
         response.result.CopyFrom(outcome_of(said, raw))
     return response if response.ByteSize() else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 import msgspec
 
@@ -234,8 +234,13 @@ def handle_from(endpoint_url: str, headers: Mapping[str, str], body: bytes) -> s
         return ""
     try:
         base, there = urlsplit(endpoint_url), urlsplit(urljoin(endpoint_url, said.strip()))
-        same = (base.scheme.lower(), base.hostname, base.port) == (there.scheme.lower(), there.hostname, there.port)
+        same = _origin(base) == _origin(there)
     except ValueError:
         return ""
     path = (there.path or "/") + (f"?{there.query}" if there.query else "")
     return path if same and path.isascii() and path.isprintable() and " " not in path else ""
+
+
+def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
+    scheme = url.scheme.lower()
+    return scheme, url.hostname, url.port or {"http": 80, "https": 443}.get(scheme)

@@ -69,6 +69,8 @@ class HttpAgent:
         """DELETE and GET of attempts."""
         self.jobs: dict[str, bytes] = {}
         """What is answered to GET of a path."""
+        self.slow_places = False
+        """GET of a path hangs."""
         self.connections: set[asyncio.StreamWriter] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -98,6 +100,8 @@ class HttpAgent:
             return self.health
         if heard.verb != "POST":
             self.others.append(heard)
+            if self.slow_places:
+                await heard.hung_up()
             return self.jobs.get(heard.path, answer("", "404 Not Found"))
         self.asked.append(heard)
         act = self.acts.get(heard.said["method"])

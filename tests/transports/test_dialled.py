@@ -12,6 +12,8 @@ import pytest
 from agentreach.v1 import task_pb2
 from reach.core.instance_states import Health
 from reach.transports.dialled import Dialled
+from reach.transports.probing import ProbeChannel
+from reach.transports.seam import CheckOutcome, ProbeOutcome
 from tests.rpc.peers import pb, reason_name, refusal, unique
 from tests.transports.endpoint_agent import EndpointAgent, ask, eventually, serving
 
@@ -486,3 +488,35 @@ async def test_A9_pings_go_only_to_servers_that_allow_them(stubs, monkeypatch):
             wanted = {"grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"} if features else set()
             assert wanted <= set(made[-1])
             assert all(options["grpc.enable_http_proxy"] == 0 for options in made)
+
+
+@pytest.mark.parametrize("asks", ["probe", "check"])
+async def test_HLT_3_that_nobody_is_where_it_was_says_nothing_of_where_it_is(node, stubs, monkeypatch, asks):
+    before, agent = EndpointAgent(), EndpointAgent(wait=forever)
+    agent.instance_id, agent.agent_type, agent.agent_id = before.instance_id, before.agent_type, before.agent_id
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    act = getattr(ProbeChannel, asks)
+
+    async def refused(channel, *args):
+        if channel.route.address.port != before.port:
+            return await act(channel, *args)
+        asked.set()
+        await answered.wait()
+        if asks == "probe":
+            return ProbeOutcome(False, 0.0, "connection refused", refused=True)
+        return CheckOutcome(None, "connection refused", refused=True)
+
+    async with serving(before), serving(agent):
+        await before.register(stubs)
+        await wait_for_link(node, before)
+        monkeypatch.setattr(ProbeChannel, asks, refused)
+        await asyncio.wait_for(asked.wait(), 5)
+        await agent.register(stubs)
+        call = asyncio.create_task(ask(stubs, agent, "wait"))
+        await eventually(lambda: agent.open)
+        link = instance_of(node, agent).link
+        answered.set()
+        await asyncio.sleep(0.3)
+        assert instance_of(node, agent).link is link
+        call.cancel()

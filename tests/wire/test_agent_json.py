@@ -177,3 +177,16 @@ def test_a_status_leaves_out_what_is_none():
 
 def test_headers_are_in_small_letters():
     assert said_in([(b"Retry-After", b"1"), (b"X", b"\xff")]) == {"retry-after": "1", "x": "\xff"}
+
+
+@pytest.mark.parametrize(
+    ("base", "place", "handle"),
+    [
+        ("http://agent:80/ask", "http://agent/jobs/1", "/jobs/1"),
+        ("https://agent/ask", "https://agent:443/jobs/1", "/jobs/1"),
+        ("http://agent/ask", "http://agent:443/jobs/1", ""),
+        ("http://agent/ask", "https://agent:80/jobs/1", ""),
+    ],
+)
+def test_REG_6_a_place_may_leave_out_the_port_that_all_know(base, place, handle):
+    assert handle_from(base, {"location": place}, b"") == handle
