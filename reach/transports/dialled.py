@@ -104,11 +104,9 @@ class Dialled:
         if instance is None or self.elsewhere or self._is_in_doubt():
             return
         line = self._probes or await self._find_way()
-        if line is None:
+        sounding = await line.probe() if line is not None else None
+        if sounding is None or self._probes is not line:  # it has moved meanwhile
             return
-        sounding = await line.probe()
-        if self._probes is not line:
-            return  # it has moved meanwhile
         if sounding.refused:
             self._lost("connection refused")
         self.post(ev.Probed(instance, sounding.ok, sounding.rtt_ms, sounding.error))
