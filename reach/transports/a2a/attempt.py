@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Final
 
-from a2a.types.a2a_pb2 import SendMessageRequest, StreamResponse
+from a2a.types.a2a_pb2 import SendMessageRequest, StreamResponse, Task
 
 from agentreach.v1 import attempt_pb2, endpoint_pb2
 from reach.core.model import Fault
@@ -105,7 +105,7 @@ class A2aCall:
             request = saying.request
         else:
             told.task, told.context = handle.task, handle.context
-            task = await self._line.calls.get(handle.task)
+            task = await self._resumed(handle.task)
             unsaid = len(offer.inputs) > handle.inputs
             request = next_message(offer, handle, waits=self._line.streams) if unsaid else None
             if request is None or task.status.state not in INTERRUPTED:
@@ -128,6 +128,20 @@ class A2aCall:
         async with aclosing(self._followed(cut=cut)) as frames:
             async for frame in frames:
                 yield frame
+
+    async def _resumed(self, name: str) -> Task:
+        """The remote task of an attempt that runs there already. That it cannot be asked just now ends nothing, or it
+        would run twice: whoever restarts us may restart what stands before the agent, too."""
+        pause_s, cuts = POLL_FIRST_S, 0
+        while True:
+            try:
+                return await self._line.calls.get(name)
+            except CallFailed as failure:
+                cuts += 1
+                if _ends(failure, cuts):
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(POLL_MOST_S, pause_s * POLL_GROWS)
 
     async def _said(self, request: SendMessageRequest) -> AsyncGenerator[StreamResponse]:
         """Says it, and what is answered at once: a stream, where the agent has them."""
@@ -165,7 +179,7 @@ class A2aCall:
                             yield frame
             except CallFailed as failure:
                 cuts += 1
-                if failure.refused or cuts > CUTS or not (failure.cut or failure.turned_away):
+                if _ends(failure, cuts):
                     raise
 
     async def _subscribed(self) -> AsyncGenerator[StreamResponse]:
@@ -243,3 +257,9 @@ class A2aCall:
         if self.told.task:
             with suppress(CallFailed):
                 await self._line.calls.cancel(self.told.task)
+
+
+def _ends(failure: CallFailed, cuts: int) -> bool:
+    """Whether a question that came to nothing, so often in a row, ends the attempt."""
+    gone = failure.refused or failure.reason == "TASK_NOT_FOUND"
+    return gone or cuts > CUTS or not (failure.cut or failure.turned_away)

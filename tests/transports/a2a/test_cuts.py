@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, suppress
 
+import httpx
 import pytest
+from a2a.client.errors import A2AClientError
 
 from reach.core.endpoint import Endpoint
 from reach.errors import ErrorClass, Reason
@@ -107,8 +109,73 @@ async def test_API_3_what_was_accepted_is_resumed_by_its_handle():
         await other.close()
 
 
-async def test_API_3_a_remote_task_that_is_no_longer_known_is_lost():
+@pytest.mark.parametrize("how", ["cut", "front", "hangs"])
+async def test_HAZ4_what_was_accepted_and_cannot_be_asked_just_now_is_asked_again(how, monkeypatch):
+    monkeypatch.setattr("reach.transports.a2a.calls.GET_S", 0.2)
     async with serving() as served, wired(served) as (line, _):
+        request = offered("hold")
+        call = line.execute(request, 10)
+        handle = (await call.read()).accept.handle
+        call.cancel()
+        tries, get = [], line.calls._transport.get_task
+
+        async def asked(*args, **named):
+            tries.append(how)
+            if len(tries) > 2:
+                return await get(*args, **named)
+            if how == "hangs":
+                await asyncio.sleep(60)
+            raise _failure_of(503 if how == "front" else 0)
+
+        monkeypatch.setattr(line.calls._transport, "get_task", asked)
+        resumed = line.resume(request, handle, 10)
+        served.executor.go_on.set()
+        frames = []
+        while (frame := await resumed.read()) is not None:
+            frames.append(frame)
+        assert frames[-1].result.output.text == "begun ended"
+        assert len(served.executor.messages) == 1
+        assert len(tries) >= 3
+
+
+async def test_API_3_who_cannot_be_asked_for_long_is_given_up(monkeypatch):
+    monkeypatch.setattr("reach.transports.a2a.attempt.POLL_MOST_S", 0.0)
+    monkeypatch.setattr("reach.transports.a2a.attempt.POLL_FIRST_S", 0.0)
+    async with serving() as served, wired(served) as (line, _):
+        tries = []
+
+        async def asked(*args, **named):
+            tries.append(1)
+            raise _failure_of(503)
+
+        monkeypatch.setattr(line.calls._transport, "get_task", asked)
+        with pytest.raises(Failed) as failure:
+            await line.resume(offered("hold"), '["a2a/1","one","c",0]', 10).read()
+        assert fault_of(failure).reason is Reason.AGENT_UNAVAILABLE
+        assert not failure.value.unbegun
+        assert len(tries) == 7
+
+
+def _failure_of(status):
+    """As the SDK tells of an answer with that status; 0: of a connection that broke."""
+    request = httpx.Request("POST", "http://agent/")
+    cause: Exception = httpx.ReadError("it broke", request=request)
+    if status:
+        cause = httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, request=request))
+    failure = A2AClientError("no")
+    failure.__cause__ = cause
+    return failure
+
+
+async def test_API_3_a_remote_task_that_is_no_longer_known_is_lost(monkeypatch):
+    async with serving() as served, wired(served) as (line, _):
+        gets, get = [], line.calls.get
+
+        async def counted(task):
+            gets.append(task)
+            return await get(task)
+
+        monkeypatch.setattr(line.calls, "get", counted)
         line.contexts.began(("", "a:u:s"), "c", [], "t")
         call = line.resume(offered("hold"), '["a2a/1","no-such-task","c",0]', 10)
         assert call is not None
@@ -117,6 +184,7 @@ async def test_API_3_a_remote_task_that_is_no_longer_known_is_lost():
         assert fault_of(failure).reason is Reason.INSTANCE_LOST
         assert not failure.value.unbegun
         assert len(line.contexts) == 0  # of another process
+        assert gets == ["no-such-task"]
 
 
 async def test_API_3_nobody_there_is_a_loss_of_all():
