@@ -7,9 +7,19 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
+from reach.wire.agent_answers import RAW_BYTES
+
 
 class BodyTooLarge(Exception):
-    """There is more than may be."""
+    """There is more than may be.
+
+    Attributes:
+        came: The first of it.
+    """
+
+    def __init__(self, problem: str, came: bytes | bytearray) -> None:
+        super().__init__(problem)
+        self.came = bytes(came[: 2 * RAW_BYTES])
 
 
 async def whole(response: Any, limit: int, *, cut: bool = False) -> bytes:
@@ -20,7 +30,7 @@ async def whole(response: Any, limit: int, *, cut: bool = False) -> bytes:
         if len(body) > limit:
             if cut:
                 return bytes(body[:limit])
-            raise BodyTooLarge(f"has over {limit} bytes")
+            raise BodyTooLarge(f"has over {limit} bytes", body)
     return bytes(body)
 
 
@@ -55,8 +65,9 @@ class Lines:
         if b"\n" in piece:
             *lines, rest = bytes(self._rest).split(b"\n")
             self._rest = bytearray(rest)
-        if len(self._rest) > self._limit or any(len(line) > self._limit for line in lines):
-            raise BodyTooLarge(f"has a line of over {self._limit} bytes")
+        too_long = next((line for line in lines if len(line) > self._limit), None)
+        if too_long is not None or len(self._rest) > self._limit:
+            raise BodyTooLarge(f"has a line of over {self._limit} bytes", too_long or self._rest)
         return [line.removesuffix(b"\r") for line in lines]
 
 
@@ -92,6 +103,7 @@ class Events:
             elif field == "data":
                 self._size += len(value) + 1
                 if self._size > self._limit:
-                    raise BodyTooLarge(f"has an event of over {self._limit} bytes")
+                    first = "\n".join([*self._data, value])[: 2 * RAW_BYTES]
+                    raise BodyTooLarge(f"has an event of over {self._limit} bytes", first.encode())
                 self._data.append(value)
         return found

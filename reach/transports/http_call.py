@@ -24,6 +24,7 @@ from reach.wire.agent_answers import (
     item_of,
     of_event,
     parse,
+    raw_text,
     unreadable,
     whole_answer,
 )
@@ -101,7 +102,8 @@ class HttpCall:
         except Unreadable as error:
             end = Failed(error.fault)
         except BodyTooLarge as error:
-            end = Failed(Fault(ErrorClass.INVALID_REQUEST, Reason.RESULT_TOO_LARGE, f"the agent's answer {error}"))
+            raw = {"raw": raw_text(error.came)}
+            end = Failed(Fault(ErrorClass.INVALID_REQUEST, Reason.RESULT_TOO_LARGE, f"the agent's answer {error}", raw))
         except (Failed, ReachError) as error:
             end = error
         except Exception:
