@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
@@ -16,8 +17,9 @@ from agentreach.v1 import agent_pb2, payload_pb2, task_pb2
 from reach.core.joining import NO_BOOT_ID
 from reach.errors import InvalidRequest, Reason
 from reach.http.api import Api, Asked, Heard
-from reach.http.messages import fill, parsed, request_of
+from reach.http.messages import field_named, fill, parsed, request_of
 from reach.http.routes import ROWS, Row
+from reach.http.wrong import no_such_field
 from reach.wire.requests import PROTOCOL_VERSIONS
 
 _SELECTOR: Final = (
@@ -57,7 +59,10 @@ def _dispatch(heard: Heard) -> tuple[str, dict[str, Any]]:
         spec["payload"] = _payload(spec["payload"])
     if heard.headers.get("idempotency-key"):
         spec.setdefault("task_id", heard.headers["idempotency-key"])
-    return "DispatchService/Dispatch", {**request, "task": {**spec, "selector": selector}}
+    _known_only(spec, task_pb2.TaskSpec.DESCRIPTOR, (*_SELECTOR, "tags", "payload", "wait_ms", "timeout_ms"))
+    said = spec.pop("selector", None)
+    both = {**said, **selector} if isinstance(said, dict) else said or selector
+    return "DispatchService/Dispatch", {**request, "task": {**spec, "selector": both}}
 
 
 def _task(heard: Heard) -> tuple[str, dict[str, Any]]:
@@ -72,10 +77,19 @@ def _register(heard: Heard) -> tuple[str, dict[str, Any]]:
     if "endpoint" in fields:
         url = fields.pop("endpoint")
         fields["endpoints"] = [{"url": url} if isinstance(url, str) else url]
+    _known_only(fields, agent_pb2.Registration.DESCRIPTOR, ("endpoint",))
     fields.setdefault("boot_id", NO_BOOT_ID)
     if not fields.get("instance_id") and fields["boot_id"] == NO_BOOT_ID:
         fields["instance_id"] = _instance_at(fields)
     return "RegistryService/Register", {"registration": fields}
+
+
+def _known_only(fields: dict[str, Any], descriptor: Descriptor, more: tuple[str, ...]) -> None:
+    """Refuses what is neither a field of the message nor one of these, in the words of this path."""
+    for name in fields:
+        if field_named(descriptor, name) is None:
+            names = dict.fromkeys([*more, *descriptor.fields_by_name])
+            raise InvalidRequest(no_such_field(name, names, "the body"), Reason.MALFORMED_MESSAGE)
 
 
 def _instance_at(fields: dict[str, Any]) -> str:
@@ -178,7 +192,7 @@ def _told_dispatch(answer: Any) -> dict[str, Any]:
 def _told_task(answer: Any) -> dict[str, Any]:
     task = answer.task
     result = task.result if task.HasField("result") else None
-    return envelope(task.spec.task_id, task.state, result)
+    return {**envelope(task.spec.task_id, task.state, result), "pending_reason": task.pending_reason}
 
 
 def _told_agents(answer: Any) -> dict[str, Any]:

@@ -14,17 +14,16 @@ import msgspec
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from agentreach.v1 import payload_pb2
 from reach.errors import InvalidRequest, Reason
+from reach.http import wrong
 from reach.http.routes import Row
+from reach.http.wrong import DURATION, PAYLOAD
 from reach.wire.status import bounded_text
 
 PARAMETERS: Final = 256
 """Values in a query at most."""
-_PAYLOAD: Final = payload_pb2.Payload.DESCRIPTOR.full_name
-_DURATION: Final = "google.protobuf.Duration"
 _TIMES: Final = {
-    _DURATION: (-315_576_000_000, 315_576_000_000),
+    DURATION: (-315_576_000_000, 315_576_000_000),
     "google.protobuf.Timestamp": (-62_135_596_800, 253_402_300_799),
 }
 """The seconds that JSON can say, of both kinds of time."""
@@ -64,8 +63,9 @@ def request_of(row: Row, found: dict[str, Any]) -> Any:
         _texts(found, message.DESCRIPTOR)
         json_format.ParseDict(found, message, max_recursion_depth=100)
     except _TROUBLE as error:
-        said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise _malformed(f"the body is not a {message.DESCRIPTOR.name}: {bounded_text(said, 512)}") from None
+        too_deep = isinstance(error, RecursionError)
+        said = "it is nested too deeply" if too_deep else wrong.why(found, message.DESCRIPTOR, error)
+        raise _malformed(f"this is no {message.DESCRIPTOR.name}: {said}") from None
     return message
 
 
@@ -141,7 +141,7 @@ def _say_times(message: Any) -> None:
                 continue
             nanos = min(max(one.seconds * 10**9 + one.nanos, limits[0] * 10**9), limits[1] * 10**9)
             seconds = nanos // 10**9
-            if one.DESCRIPTOR.full_name == _DURATION and nanos < 0:
+            if one.DESCRIPTOR.full_name == DURATION and nanos < 0:
                 seconds = -(-nanos // 10**9)  # both parts of a duration have its sign
             one.seconds, one.nanos = seconds, nanos - seconds * 10**9
 
@@ -165,7 +165,7 @@ def _texts(found: dict[str, Any], descriptor: Descriptor) -> None:
         for one in value if isinstance(value, list) else [value]:
             if not isinstance(one, dict):
                 continue
-            if field.message_type.full_name != _PAYLOAD:
+            if field.message_type.full_name != PAYLOAD:
                 _texts(one, field.message_type)
             elif "json" in one:
                 if not one.keys().isdisjoint({"text", "data"}):
@@ -216,7 +216,7 @@ def _set(message: Any, fields: list[str], values: list[str], name: str) -> None:
     try:
         json_format.ParseDict(one, message)
     except _TROUBLE as error:
-        raise _invalid(name, bounded_text(str(error), 256)) from None
+        raise _invalid(name, wrong.must_be(leaf, error)) from None
 
 
 def _converted(leaf: FieldDescriptor, value: str) -> Any:
@@ -228,7 +228,7 @@ def _converted(leaf: FieldDescriptor, value: str) -> Any:
         return value.upper() if value.upper().startswith(prefix) else prefix + value.upper()
     if leaf.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
         return {"true": True, "false": False, "1": True, "0": False}.get(value.lower(), value)
-    if leaf.message_type is not None and leaf.message_type.full_name == _DURATION and _SECONDS.fullmatch(value):
+    if leaf.message_type is not None and leaf.message_type.full_name == DURATION and _SECONDS.fullmatch(value):
         return f"{value}s"
     return value
 

@@ -94,7 +94,7 @@ def trace_of_call() -> str:
 
 def no_such_path() -> Response:
     """404: nothing is there, whoever asks."""
-    return problem(InvalidRequest("there is no such path", Reason.NOT_IMPLEMENTED), 404)
+    return problem(InvalidRequest("there is no such path; /docs shows those that are", Reason.NOT_IMPLEMENTED), 404)
 
 
 def wrong_verb(verbs: tuple[str, ...]) -> Response:

@@ -135,6 +135,8 @@ def offer_from(body: bytes) -> attempt_pb2.Offer:
     if version not in PROTOCOL_VERSIONS:
         text = f"protocol_version must be one of {', '.join(PROTOCOL_VERSIONS)}"
         raise InvalidRequest(text, Reason.VERSION_NOT_SUPPORTED)
+    if "task_id" not in said:
+        raise _malformed('the body has no task_id: it is an AgentRequest, {"task_id": …, "payload": …} and more')
     try:
         return _offer(said)
     except (json_format.Error, TypeError, ValueError, AttributeError, KeyError, OverflowError, RecursionError) as error:

@@ -30,11 +30,11 @@ async def test_DLV_12_a_task_has_one_envelope_before_and_after_its_end(http, age
     assert offer.task.payload.text == '{"text":1}'  # any JSON is content
     assert offer.start_to_close.ToMilliseconds() == 1500
     running = (await http.get(f"/task/{task_id}")).json()
-    assert running.keys() == ENVELOPE
+    assert running.keys() == ENVELOPE | {"pending_reason"}
     output = {"text": '{"sum": 3}', "media_type": "application/json"}
     await agent.finish(offer, output=output, executed_intent="add")
     told = (await http.get(f"/task/{task_id}")).json()
-    assert told.keys() == ENVELOPE
+    assert told.keys() == ENVELOPE | {"pending_reason"}
     assert (told["status"], told["data"], told["protocol_version"]) == ("SUCCEEDED", {"agent_output": {"sum": 3}}, "1")
     assert (told["agent_id"], told["instance_id"], told["attempts"]) == (agent_id, agent.instance_id, 1)
     assert told["executed_intent"] == "add"
@@ -140,6 +140,33 @@ async def test_an_agent_reports_what_it_does(http, agent):
 )
 async def test_what_is_wrong_is_a_problem(http, path, body, reason):
     is_problem(await http.post(path, json=body), 400, reason)
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "said"),
+    [
+        ("/task/dispatch", "agentId", "has no field 'agentId', perhaps 'agent_id': it has agent_id, agent_type, "),
+        ("/agent/register", "url", "has no field 'url': it has endpoint, agent_id, "),
+    ],
+)
+async def test_API_2_a_field_that_is_not_known_is_told_with_those_that_are(http, path, field, said):
+    told = is_problem(await http.post(path, json={field: "x"}), 400, "MALFORMED_MESSAGE")
+    assert said in told["detail"]
+
+
+async def test_DLV_12_a_task_that_waits_says_what_for(http):
+    given = (await http.post("/task/dispatch", json={"agent_id": "nobody", "payload": "x"})).json()
+    told = (await http.get(f"/task/{given['task_id']}")).json()
+    assert (told["status"], told["pending_reason"]) == ("PENDING", "no_match: no agent 'nobody' is registered")
+
+
+async def test_API_2_a_selector_counts_beside_what_is_given_flat(http, agent):
+    agent_id = unique("agent")
+    await agent.join(agent_id)
+    body = {"selector": {"agent_id": agent_id}, "agent_type": agent_id, "payload": "x"}
+    assert (await http.post("/task/dispatch", json=body)).status_code == 200
+    assert (await agent.next("offers")).task.selector.agent_id == agent_id
+    is_problem(await http.post("/task/dispatch", json={**body, "selector": [1]}), 400, "MALFORMED_MESSAGE")
 
 
 async def test_API_4_another_version_of_the_envelope_is_refused_in_words(http):

@@ -190,3 +190,8 @@ def test_headers_are_in_small_letters():
 )
 def test_REG_6_a_place_may_leave_out_the_port_that_all_know(base, place, handle):
     assert handle_from(base, {"location": place}, b"") == handle
+
+
+def test_a_body_without_a_task_id_is_told_what_it_lacks():
+    with pytest.raises(InvalidRequest, match="the body has no task_id"):
+        offer_from(b'{"payload": "Ada"}')
