@@ -77,6 +77,9 @@ class Connection:
             text = f"no answer from {self._address} within {timeout:g} s"
             return Unavailable(text, Reason.OWNER_UNAVAILABLE)
         if error.reason is Reason.OWNER_UNAVAILABLE:
-            why = error.message.partition("last error: ")[2] or error.message
+            said = error.message.partition(" (failed to connect")[
+                0
+            ]  # behind what is to be done about it, if that is known
+            why = said.partition("last error: ")[2] or said
             return Unavailable(f"cannot reach Agent-Reach at {self._address}: {why}", Reason.OWNER_UNAVAILABLE)
         return error

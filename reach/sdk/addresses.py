@@ -16,17 +16,21 @@ MOST: Final = 64
 """Servers that are given, and that servers tell of."""
 _PREFIXES: Final = ("ipv4:", "ipv6:", "unix:")
 """How gRPC names several addresses itself, with commas of its own."""
+_URLS: Final = ("http://", "https://", "grpc://", "grpcs://")
 
 
 def read_addresses(given: str | Iterable[str]) -> tuple[str, ...]:
     """The addresses in `a:1,b:2`, or in a list; without repeats.
 
     Raises:
-        InvalidRequest: There are more than `MOST`.
+        InvalidRequest: There are more than `MOST`, or one is a URL.
     """
     texts = [given] if isinstance(given, str) else list(given)
     parts = [part for text in texts for part in ([text] if text.startswith(_PREFIXES) else text.split(","))]
     found = tuple(dict.fromkeys(stripped for part in parts if (stripped := part.strip())))
+    url = next((one for one in found if one.startswith(_URLS)), "")
+    if url:
+        raise InvalidRequest(f"the address of a server is host:port, without http:// or a path, not {url!r}")
     if len(found) > MOST:
         raise InvalidRequest(f"{len(found)} addresses were given, at most {MOST} can be used")
     return found

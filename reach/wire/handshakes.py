@@ -12,13 +12,14 @@ _ADVICE: Final = (
     ("Hostname Verification", "the server's certificate needs the host of this address as a subject alternative name"),
     ("CERTIFICATE_VERIFY_FAILED", f"{_FOREIGN} (--tls-ca, tls=; nodes: cluster.peer_ca)"),
     ("WRONG_VERSION_NUMBER", "TLS is spoken here and not there: use both or neither"),
+    ("http1.x server", "an HTTP server answers there: gRPC has a port of its own, 8900 where nothing else is set"),
     ("Socket closed", f"{_HUNG_UP} of its own authority"),
 )
 """What gRPC says, and what to do; the first that fits."""
 
 
 def advice(details: str) -> str:
-    """What to do about a connection that could not be made; empty if TLS has nothing to do with it.
+    """What to do about a connection that could not be made; empty if nothing is known to do.
 
     Args:
         details: Of the status UNAVAILABLE, as gRPC makes it.

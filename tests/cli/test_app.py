@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import click
@@ -114,6 +115,28 @@ def test_no_server_is_3_and_says_what_to_do(reach: Command, command: str) -> Non
     assert ran.code == Exit.UNREACHABLE
     assert f"cannot reach Agent-Reach at {address}" in ran.err
     assert "`reach serve` starts a server" in ran.err
+
+
+def test_the_port_of_http_is_told_with_what_to_do(reach: Command) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def answer() -> None:
+            while True:
+                try:
+                    peer, _ = door.accept()
+                except OSError:
+                    return
+                with peer:
+                    peer.recv(3)
+                    peer.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        ran = reach("agents", "list", "--addr", f"127.0.0.1:{door.getsockname()[1]}")
+        door.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+    assert ran.code == Exit.UNREACHABLE
+    assert "an HTTP server answers there: gRPC has a port of its own, 8900" in ran.err
 
 
 def test_no_server_for_a_stream(reach: Command, monkeypatch: pytest.MonkeyPatch) -> None:

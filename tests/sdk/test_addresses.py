@@ -26,6 +26,8 @@ def test_CLU_1_addresses_are_read_from_a_text_or_a_list():
     assert checked_address("a, [::1]:7,::2") == "a:8900,[::1]:7,[::2]:8900"
     with pytest.raises(InvalidRequest):
         read_addresses(f"h:{number}" for number in range(MOST + 1))
+    with pytest.raises(InvalidRequest, match=r"host:port, without http:// or a path, not 'http://b:2'"):
+        read_addresses("a:1,http://b:2")
 
 
 def test_CLU_3_a_round_asks_each_that_was_given_once():

@@ -87,6 +87,18 @@ async def test_a_client_certificate_that_is_asked_for_is_told(ours, another, sho
     assert "it asks for a client certificate" in error.message
 
 
+async def test_the_port_of_http_is_told_from_that_of_grpc() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(3)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        error = await failure(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", None)
+    assert error.message.startswith("an HTTP server answers there: gRPC has a port of its own, 8900")
+
+
 def test_what_is_no_matter_of_tls_gets_no_advice() -> None:
     refused = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Connection refused (111)"
     assert not advice(refused)

@@ -68,6 +68,10 @@ export class Target {
     const addr = options.addr ?? process.env["AGENT_REACH_ADDR"] ?? "";
     const parts = (typeof addr === "string" ? [addr] : [...addr]).flatMap((text) => text.split(","));
     const found = [...new Set(parts.map((part) => part.trim()).filter(Boolean))];
+    const url = found.find((one) => /^(https?|grpcs?):\/\//.test(one));
+    if (url !== undefined) {
+      throw new InvalidRequest(`the address of a server is host:port, without http:// or a path, not '${url}'`);
+    }
     if (found.length > MOST_ADDRESSES) {
       throw new InvalidRequest(`${found.length} addresses were given, at most ${MOST_ADDRESSES} can be used`);
     }

@@ -194,6 +194,10 @@ test("CLU-3 closing: what waits is asked again on the next stream", async () => 
   assert.equal(await waits, "done");
 });
 
+test("API-5 an address that is a URL is refused at once, not tried for ever", () => {
+  assert.throws(() => new Client({ addr: ["a:1", "http://127.0.0.1:8900"] }), /host:port, without http/);
+});
+
 test("GOV-2 a key, a function that gives the one of now, a file that is read anew", async () => {
   const shown = (target) => target.metadata().get("authorization");
   assert.deepEqual(shown(new Target({})), []);
