@@ -9,10 +9,12 @@ from contextlib import closing
 import asyncpg
 import pytest
 
-from reach.store import postgres_backup, sqlite_backup
+from reach.store import postgres_backup, postgres_schema, sqlite, sqlite_backup
 from reach.store.base import StoreBroken, StoreUnavailable
 from reach.store.keys import SqliteKeyStore
 from reach.store.manifest import MANIFEST, Counts
+from reach.store.migrations import MIGRATIONS
+from reach.store.migrations import postgres as postgres_migrations
 from reach.store.postgres import PostgresJournal
 from reach.store.postgres_backup import RAISED
 from reach.store.postgres_keys import PostgresKeyStore
@@ -27,6 +29,7 @@ from tests.contracts.journal_rows import (
     fact,
     failure,
     given,
+    handle,
     outcome,
     pin,
     question,
@@ -39,8 +42,8 @@ ROWS = writes(
     tasks=[task(row, instance_id="" if row == 3 else "inst-1") for row in range(1, 6)],
     outcomes=[outcome(1), outcome(2)],
     attempts=[attempt(4)], failures=[failure(4)], reserves=[reserve(4, 2_000)], effects=[effect(5)],
-    checkpoints=[checkpoint(4)], questions=[question(4)], inputs=[given(4)], agents=[agent()], pins=[pin()],
-    contexts=[context()], outbox=[fact("k1", row=1)],
+    checkpoints=[checkpoint(4)], questions=[question(4)], inputs=[given(4)], handles=[handle(4)],
+    agents=[agent()], pins=[pin()], contexts=[context()], outbox=[fact("k1", row=1)],
 )  # fmt: skip
 TORN = "select (select count(*) from outcome where row not in (select row from task))"
 """Ends of tasks that are not there: parts of what was committed at once."""
@@ -130,11 +133,14 @@ def test_CLU_1_what_is_put_back_is_what_was_there_and_keys_open_what_they_opened
     _, token = keys.create("acme", "app", ["caller"])
     said = store.back_up(tmp_path / "backup")
     assert Counts(**said["counts"]) == HELD
+    before = whole(journal)
     journal.commit(writes(tasks=[task(9)], outcomes=[outcome(4)]))
     assert store.restore(tmp_path / "backup") == said
     back = store.opened(store.target)
     open_then, all_then = whole(back)
     journal.close()
+    assert (open_then._replace(next_revision=0), all_then) == (before[0]._replace(next_revision=0), before[1])
+    assert all_then[3].handle == handle(4)
     assert back.find("acme", "task-9") is None, "it came after"
     assert [bool(one.outcome) for one in all_then] == [True, True, False, False, False]
     assert len(open_then.tasks) == 3
@@ -145,6 +151,24 @@ def test_CLU_1_what_is_put_back_is_what_was_there_and_keys_open_what_they_opened
     assert again.verify(token) is not None
     for one in (keys, again, back):
         one.close()
+
+
+def test_HAZ4_a_backup_of_before_handles_is_put_back_and_takes_them(store, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite, "MIGRATIONS", MIGRATIONS[:7])
+        patch.setattr(sqlite, "NEWEST", 7)
+        patch.setattr(postgres_schema, "MIGRATIONS", postgres_migrations.MIGRATIONS[:3])
+        journal = store.opened(store.source)
+        journal.commit(writes(tasks=[task(1), task(2)], attempts=[attempt(1)]))
+        said = store.back_up(tmp_path / "backup")
+        journal.close()
+    assert said["schema"] in (3, 7)
+    store.restore(tmp_path / "backup")
+    back = store.opened(store.target)
+    assert [(found.task.task_id, found.handle) for found in back.load().tasks] == [("task-1", None), ("task-2", None)]
+    back.commit(writes(handles=[handle(1)]))
+    assert back.find("acme", "task-1").handle == handle(1)
+    back.close()
 
 
 def test_CLU_2_nothing_is_overwritten_and_what_is_damaged_is_refused(store, tmp_path):

@@ -22,7 +22,7 @@ from reach.store.migrations import MIGRATIONS, NEWEST
 from reach.store.sqlite import SqliteJournal
 from reach.store.sqlite_keys import KeyIndex
 from reach.store.sqlite_log import HEAVY_PAGES, MOST_BYTES, MOST_PAGES, PAGE_BYTES, PIECE_BYTES
-from tests.contracts.journal_rows import agent, attempt, outcome, pin, task, writes
+from tests.contracts.journal_rows import agent, attempt, handle, outcome, pin, task, writes
 from tests.store.journal_child import end_of_log
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -210,6 +210,28 @@ def test_a_step_of_the_schema_runs_once(folder, monkeypatch):
         journal.open()
         journal.close()
     assert [version for version, _ in by_hand(folder, "select * from migration")[0]] == [*range(1, NEWEST + 2)]
+
+
+def test_HAZ4_a_journal_of_before_handles_keeps_its_tasks_and_takes_handles(folder, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_module, "MIGRATIONS", MIGRATIONS[:7])
+        patch.setattr(sqlite_module, "NEWEST", 7)
+        journal = SqliteJournal(folder)
+        journal.open()
+        journal.commit(writes(tasks=[task(1), task(2)], attempts=[attempt(1)], agents=[agent()], pins=[pin()]))
+        journal.close()
+    assert by_hand(folder, "select count(*) from sqlite_master where name = 'handle'") == [[(0,)]]
+    journal.open()
+    loaded = journal.load()
+    assert ([found.task.row for found in loaded.tasks], len(loaded.agents), len(loaded.pins)) == ([1, 2], 1, 1)
+    assert [len(found.attempts) for found in loaded.tasks] == [1, 0]
+    assert {found.handle for found in loaded.tasks} == {None}
+    journal.commit(writes(handles=[handle(1)]))
+    journal.close()
+    journal.open()
+    assert [found.handle for found in journal.load().tasks] == [handle(1), None]
+    journal.commit(writes(outcomes=[outcome(1)]))
+    journal.close()
 
 
 def test_a_step_that_fails_leaves_the_schema_as_it_was(folder, monkeypatch):
