@@ -212,3 +212,23 @@ async def test_G1_what_nobody_expected_is_logged_once_and_told_by_its_id_alone(h
     assert not any("secret" in one for one in told)
     assert len([one for one in caplog.records if one.message == "a call failed unexpectedly"]) == 3
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("depth", [10, 90, 100, 5_000, 100_000])
+async def test_G1_what_is_nested_in_a_part_is_bounded_in_its_depth(http, depth):
+    """Data of a part becomes a `Struct`, whose own depth protobuf has not always bounded."""
+    for opening, closing in (("[", "]"), ('{"a":', "}")):
+        data = opening * depth + ("1" if closing == "}" else "") + closing * depth
+        message = f'{{"messageId": "{unique("m")}", "role": "ROLE_USER", "parts": [{{"data": {data}}}]}}'
+        configuration = '"configuration": {"returnImmediately": true}'
+        params = f'{{"message": {message}, {configuration}}}'
+        rpc = f'{{"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {params}}}'
+        for path, body in (("/a2a/t.nobody", rpc), ("/a2a/t.nobody/message:send", params)):
+            headers = {"a2a-version": "1.0", "content-type": "application/json"}
+            answer = await http.post(path, content=body, headers=headers, timeout=20)
+            told = answer.json()
+            assert answer.status_code < 500, (path, depth, answer.text[:300])
+            if depth >= 100:
+                assert "error" in told, (path, depth, answer.text[:300])
+                assert told["error"]["code"] in (-32700, -32600, -32602, 400), told
+            assert len(answer.text) < 4_000

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.rpc.peers import unique
+from tests.http.conftest import client_of
+from tests.rpc.peers import AgentByHand, Stubs, running, unique
 from tests.transports.endpoint_agent import eventually
 from tests.transports.http_agent import HttpAgent, answer, serving
 
@@ -89,3 +90,39 @@ async def test_REG_2_an_agent_that_comes_to_say_its_process_and_then_does_not(ht
         await register(http, agent, instance_id=instance_id, boot_id="b1")
         await register(http, agent, instance_id=instance_id)
         assert (await dispatch(http, agent, wait_ms=5_000))["status"] == "SUCCEEDED"
+
+
+async def test_API_2_REG_9_a_row_says_how_an_instance_is_and_what_is_wrong_with_it(tmp_path):
+    quick = {"health__slow_start": 0, "probe__interval": 0.2, "probe__retry_interval": 0.1, "probe__timeout": 0.5}
+    agent = HttpAgent(slow=accepted)
+    async with running(tmp_path, **quick) as node, client_of(node.admin_port) as http, Stubs(node.port) as stubs:
+
+        async def row():
+            (found,) = await rows(http, agent)
+            return found
+
+        async with serving(agent) as server:
+            await register(http, agent)
+            await dispatch(http, agent, method="slow")
+            well = await eventually(lambda: with_probe(row, "ok"))
+            assert (well["health"], well["availability"], well["conditions"]) == ("HEALTHY", "READY", [])
+            assert (well["slots"], well["load"]) == ({"used": 1, "free": 1, "max": 2}, 0.5)
+            assert (well["last_probe_error"], well["reach_score"]) == ("", pytest.approx(100, abs=5))
+            server.close()
+        sick = await eventually(lambda: with_probe(row, "unreachable"))
+        assert "refused" in sick["last_probe_error"] or "closed" in sick["last_probe_error"], sick["last_probe_error"]
+        assert sick["reach_score"] == pytest.approx(80, abs=5), "HLT-11: all of the share of loss is gone"
+        assert "UNREACHABLE" in sick["conditions"]
+        assert sick["blocked_by"]
+
+        other = AgentByHand(stubs)
+        await other.join(unique("beats"))
+        (beats,) = (await http.get("/api/v1/agents", params={"agent_id": other.agent_id})).json()["agents"]
+        assert 0 <= beats["last_heartbeat"] < 5, "seconds ago"
+        await other.close()
+
+
+async def with_probe(row, status):
+    """The row, once its probes say that."""
+    found = await row()
+    return found if found["probe_status"] == status else None

@@ -78,7 +78,8 @@ async def test_P11_nobody_has_anothers_token_sent_to_himself(tmp_path, fields):
 
 
 @pytest.mark.asyncio
-async def test_GOV_6_a_server_that_others_reach_dials_nobody_on_its_own_machine(tmp_path):
+@pytest.mark.parametrize("scheme", ["grpc", "http"])
+async def test_REG_6_GOV_6_a_server_that_others_reach_dials_nobody_on_its_own_machine_and_says_so(tmp_path, scheme):
     agent = EndpointAgent()
     async with (
         running(tmp_path / "node", **QUICK, server__host="0.0.0.0", server__insecure=True) as node,
@@ -86,7 +87,7 @@ async def test_GOV_6_a_server_that_others_reach_dials_nobody_on_its_own_machine(
         serving(agent),
     ):
         for host in ("127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]", "2130706433"):
-            answer = await agent.register(stubs, endpoints=[{"url": f"grpc://{host}:{agent.port}"}])
+            answer = await agent.register(stubs, endpoints=[{"url": f"{scheme}://{host}:{agent.port}"}])
             assert "this server's own machine" in answer.warnings[0], host
             assert answer.blocked_by == "no_link"
         await asyncio.sleep(0.8)
