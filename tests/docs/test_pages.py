@@ -96,7 +96,7 @@ def test_configurations_of_the_pages_can_be_used(page: str, tmp_path: Path) -> N
     assert found
     for name in ("skills", "routes"):
         (tmp_path / f"{name}.yaml").write_text(f"{name}: {'{}' if name == 'skills' else '[]'}\n")
-    for name in ("webhook.secret", "kubernetes-jwks.json"):
+    for name in ("webhook.secret", "kubernetes-jwks.json", "server.crt", "server.key", "clients-ca.crt"):
         (tmp_path / name).write_text("hush")
     for number, body in enumerate(found):
         file = tmp_path / f"{number}.yaml"
