@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 LOCAL_TENANT: Final = "default"
 LOCAL_APP: Final = "local"
 _SCHEME: Final = "bearer "
+_SEND: Final = "send 'authorization: Bearer <API key or token>' (SDKs, reach: AGENT_REACH_API_KEY)"
+_STRANGER: Final = "this client certificate is none of server.client_identities: have it added there"
+_NAMES: Final = ("x509_subject_alternative_name", "x509_common_name")
 _LONGEST_TOKEN: Final = 512
 KEY_PREFIX: Final = "ar_"
 """Of all API keys; a token of an issuer begins with `ey`."""
@@ -180,19 +183,19 @@ class KeyAuthentication:
                 key = self._keys.verify(token)
                 if key is not None:
                     return Principal(key.tenant, key.app_id, key.scopes, key.key_id, self._keys)
-            raise InvalidRequest("the credentials are not valid", Reason.UNAUTHENTICATED)
+            said = "the credentials are not valid" if is_bearer else f"these are no credentials: {_SEND}"
+            raise InvalidRequest(said, Reason.UNAUTHENTICATED)
         if self._identities:
             properties = peer()
             # gRPC fills these only from a certificate that the configured authority signed.
-            for name in ("x509_subject_alternative_name", "x509_common_name"):
+            for name in _NAMES:
                 for identity in properties.get(name, ()):
                     principal = self._identities.get(identity)
                     if principal is not None:
                         return principal
-        raise InvalidRequest(
-            "credentials are needed: send the metadata 'authorization: Bearer <API key or token>'",
-            Reason.UNAUTHENTICATED,
-        )
+            if any(properties.get(name) for name in _NAMES):
+                raise InvalidRequest(f"{_STRANGER}; or {_SEND}", Reason.UNAUTHENTICATED)
+        raise InvalidRequest(f"credentials are needed: {_SEND}", Reason.UNAUTHENTICATED)
 
 
 _principal: Final[ContextVar[Principal]] = ContextVar("reach_principal")

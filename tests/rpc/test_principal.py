@@ -50,6 +50,19 @@ def test_a_certificate_that_the_configuration_names_is_a_principal(store, proper
     assert principal.still_valid()
 
 
+def test_GOV_2_what_to_send_is_told_and_nothing_of_keys(store):
+    def said(authorization: str = "", **properties: list[bytes]) -> str:
+        with pytest.raises(InvalidRequest) as raised:
+            KeyAuthentication(store, ROWS).authenticate(authorization, peer(**properties))
+        return raised.value.message
+
+    assert "send 'authorization: Bearer <API key or token>'" in said()
+    assert "these are no credentials: send" in said("ar_x_y")
+    assert said("Bearer ar_x_y") == "the credentials are not valid"
+    assert "credentials are needed" in said(transport_security_type=[b"ssl"])
+    assert "none of server.client_identities" in said(x509_common_name=[b"by-name-not"])
+
+
 def test_GOV_2_a_certificate_may_be_for_some_types_of_agents(store):
     rows = [Row("by-name", agent_types=frozenset({"echo"}))]
     principal = KeyAuthentication(store, rows).authenticate("", peer(x509_common_name=[b"by-name"]))
