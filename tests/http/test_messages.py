@@ -8,9 +8,11 @@ from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reach import Agent, AgentError, Task
 from reach.errors import InvalidRequest
 from reach.http.messages import encode, fill
 from reach.http.routes import ROWS
+from tests.rpc.nodes import until
 from tests.rpc.peers import pb, unique
 
 
@@ -62,3 +64,43 @@ def test_G2_whatever_a_query_says_it_is_taken_or_refused(row, name, value):
     for said in ([(name, value)], [(name, value), (name, value)], [("", value)]):
         with suppress(InvalidRequest):
             fill(row, row.request(), {}, said, "", "")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_G3_text_of_an_agent_that_utf_8_cannot_say_is_replaced_and_all_else_goes_on(node, http):
+    """The words of an error, of a note and of an answer, through the SDK; the same stream has the next task."""
+    agent_id = unique("odd")
+    agent = Agent(agent_id, addr=f"127.0.0.1:{node.port}", max_concurrency=1)
+
+    @agent.route("fail")
+    async def fail(task: Task) -> str:
+        task.progress(0.5, "half \udcff")
+        raise AgentError(b"broken \xff".decode("utf-8", "surrogateescape") + " \ud800 \0")
+
+    @agent.route("work")
+    async def work(task: Task) -> str:
+        return "done \ud800"
+
+    async with agent:
+        await until(lambda: node.reach.host.of_type(agent_id))
+        failed = await run(http, agent_id, "fail")
+        assert (failed["state"], failed["attempts"]) == ("TASK_STATE_FAILED", 1)
+        assert failed["error"]["reason"] == "ERROR_REASON_AGENT_FAILED"
+        said = failed["error"]["message"]
+        assert said.startswith("broken ")
+        assert not any("\ud800" <= letter <= "\udfff" for letter in said), ascii(said)
+        done = await run(http, agent_id, "work")
+        assert (done["state"], done["attempts"], done["output"]["text"]) == ("TASK_STATE_SUCCEEDED", 1, "done ?")
+        listed = await http.get("/v1/tasks", params={"view": "FULL", "agent_type": agent_id})
+        assert listed.status_code == 200
+        told = {task["spec"]["method"]: task["result"] for task in listed.json()["tasks"]}
+        assert (told["fail"]["error"]["message"], told["work"]["output"]["text"]) == (said, "done ?")
+        (row,) = (await http.get("/v1/agents", params={"agent_id": agent_id})).json()["agents"]
+        assert row["generation"] == "1", "it never had to come back"
+
+
+async def run(http, agent_id, method):
+    """The outcome of a task."""
+    spec = {"selector": {"agent_id": agent_id}, "method": method, "payload": {"text": "x"}}
+    answer = await http.post("/v1/tasks", json={"task": spec, "wait": "10s"})
+    return answer.json()["result"]
