@@ -21,7 +21,7 @@ PROBE_S: Final = 1.0
 
 _MIB: Final = 1 << 20
 _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
-    # All three are needed: without ping_timeout_ms a frozen peer was noticed after 60 s (docs: FACTS, gRPC 1).
+    # All three are needed: without ping_timeout_ms a frozen peer was noticed after 60 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.ping_timeout_ms", 5_000),

@@ -1,4 +1,4 @@
-"""Cases of CASES.md about calls that end, stay, or are too many: A1, A2, A3, A5, A9, A11, A12, A17, A18."""
+"""Cases of calls that end, stay, or are too many: A1, A2, A3, A5, A9, A11, A12, A17, A18."""
 
 import asyncio
 import gc

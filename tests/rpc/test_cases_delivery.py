@@ -1,4 +1,4 @@
-"""Cases of CASES.md about streams and delivery over gRPC: A13, A14, A15, C2, D1, D2, D3, D4, and full queues."""
+"""Cases of streams and delivery over gRPC: A13, A14, A15, C2, D1, D2, D3, D4, and full queues."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What an AgentCard says, as a registration of ours (A2A.md e.8).
+"""What an AgentCard says, as a registration of ours.
 
 The operator's word beats the card's: its URL, its names, its slots. The card's own URL is often one that only the agent
 itself can use (`0.0.0.0`); where it is no address at all, the host that the card came from is taken.
@@ -20,7 +20,7 @@ from google.protobuf import json_format
 
 from agentreach.v1 import agent_pb2
 from reach.transports.a2a.calls import BINDINGS
-from reach.wire.a2a.words import RUNTIME
+from reach.wire.a2a.words import CURSOR, RUNTIME
 from reach.wire.agents import BOUNDS, CAPABILITIES, EXAMPLES
 from reach.wire.requests import ID_BYTES, TAGS, VALUE_BYTES, invalid
 from reach.wire.status import bounded_text
@@ -37,6 +37,9 @@ _MODES: Final = {"text": "text/plain", "data": "application/json", "json": "appl
 _ANY: Final = frozenset({"*", "*/*", "file"})
 _GRPC: Final = re.compile(
     r"(?:(grpcs?|https?|a2a\+https?)://)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::([0-9]{1,5}))?/?\Z"
+)
+_OURS: Final = (
+    "its card is of an Agent-Reach: if that is this one, tasks that nobody takes go in circles; remove it then"
 )
 _SLUG: Final = re.compile(r"[^a-z0-9._]+")
 
@@ -114,6 +117,8 @@ def registration_of(card: AgentCard, terms: agent_pb2.AdoptionTerms) -> Adopting
     for capability in r.capabilities if terms.any_media else ():
         del capability.input_media_types[:]
     _runtime(card, r)
+    if any(extension.uri == CURSOR for extension in card.capabilities.extensions):
+        warnings.append(_OURS)
     for name in ("weight", "priority", "max_concurrency"):
         if terms.HasField(name):
             setattr(r, name, getattr(terms, name))

@@ -12,7 +12,7 @@ from reach.errors import InvalidRequest
 from reach.transports.a2a.card import CARD_BYTES, card_target, read_card, registration_of
 from reach.transports.a2a.endpoint import A2aWay
 from reach.transports.seam import Approach
-from reach.wire.a2a.words import RUNTIME
+from reach.wire.a2a.words import CURSOR, RUNTIME
 from reach.wire.addresses import read_address
 from reach.wire.agents import CAPABILITIES, read_registration
 
@@ -149,6 +149,11 @@ def test_API_3_what_a_card_says_of_running_is_taken():
     r, _ = made({"capabilities": {"extensions": [{"uri": RUNTIME, "params": nonsense}]}})
     assert not r.HasField("max_concurrency")
     assert not r.HasField("weight")
+
+
+def test_API_3_the_card_of_an_agent_reach_is_told_as_such():
+    _, warnings = made({"capabilities": {"extensions": [{"uri": CURSOR}]}})
+    assert ["this one" in one for one in warnings] == [True]
 
 
 def test_GOV_5_cards_are_bounded():
