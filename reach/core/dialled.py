@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from enum import Enum, auto
+from typing import Any, Final
 
 from reach.core import events as ev
 from reach.core.effects import Acknowledge, Turn
@@ -24,3 +25,41 @@ def acknowledge(event: ev.Reported, link: Any, turn: Turn) -> None:
     turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))
     if event.reply is not None and event.instance.endpoint is not None:
         turn.sends.append(Acknowledge(event.instance.link, event.tenant, event.task_id, event.attempt))
+
+
+PROCESSES: Final = 64
+"""Processes that are remembered of one address."""
+
+
+class Answered(Enum):
+    """Who has answered at the address of an instance that registered no process."""
+
+    SAME = auto()
+    """Who answered before, or the first."""
+    ANOTHER = auto()
+    """A process that was not there before: it was restarted, as far as is known."""
+    SEVERAL = auto()
+    """There are several, as workers of one server are: what one of them says is not of the others."""
+
+
+class Processes:
+    """Tells a restart from several processes at one address: a process that is gone does not come back."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, None] = {}
+        self._latest = ""
+        self._several = False
+
+    def answered(self, boot_id: str) -> Answered:
+        """One has answered, and says which it is."""
+        before, self._latest = self._latest, boot_id
+        known = boot_id in self._seen
+        if known and before != boot_id:
+            self._several = True
+        elif not known:
+            self._seen[boot_id] = None
+            while len(self._seen) > PROCESSES:
+                del self._seen[next(iter(self._seen))]
+        if self._several:
+            return Answered.SEVERAL
+        return Answered.SAME if before in ("", boot_id) else Answered.ANOTHER

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from agentreach.v1 import endpoint_pb2, result_pb2
 from reach.core import events as ev
+from reach.core.dialled import Answered, Processes
 from reach.core.endpoint import Endpoint
 from reach.core.joining import NO_BOOT_ID, Joining
 from reach.core.model import FIRST_TERMINAL, Fault, Instance, PoolKey
@@ -73,8 +74,7 @@ class Dialled:
         self._way: Way | None = None
         self._endpoint: Endpoint | None = None
         self._serving = True
-        self._process = ""
-        """What an agent that registered no process says of it."""
+        self._processes = Processes()
         self._told_lost = False
         self._unnamed: dict[Name, int] = {}
         self._unkept: set[Name] = set()
@@ -184,9 +184,9 @@ class Dialled:
             return outcome
         if self.joining.boot_id != NO_BOOT_ID:
             return CheckOutcome(None, ANOTHER)
-        before, self._process = self._process, boot_id
-        if before in ("", boot_id):
-            return outcome
+        answered = self._processes.answered(boot_id)
+        if answered is not Answered.ANOTHER:
+            return outcome if answered is Answered.SAME else outcome._replace(knows=False)
         self._lost("another process answers at its address")  # it never registered one: what it does not name is gone
         return outcome._replace(knows=True)
 

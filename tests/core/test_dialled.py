@@ -4,6 +4,7 @@
 import pytest
 
 from reach.core import events as ev
+from reach.core.dialled import Answered, Processes
 from reach.core.endpoint import Endpoint
 from reach.core.instance_states import Condition, Health
 from reach.core.model import EffectKind, TaskState
@@ -164,3 +165,13 @@ def test_REG_6_a_process_that_opens_a_stream_after_all_is_judged_by_its_beats():
     assert (one.health, one.reach_score) == (Health.HEALTHY, 100.0)
     shell.advance(3_000)
     assert one.health is Health.UNHEALTHY
+
+
+def test_HLT_4_a_process_that_comes_back_is_one_of_several():
+    same, another, several = Answered.SAME, Answered.ANOTHER, Answered.SEVERAL
+    processes = Processes()
+    assert [processes.answered(one) for one in "aabcca"] == [same, same, another, another, same, several]
+    assert processes.answered("d") is several
+    restarts = Processes()
+    assert [restarts.answered(f"{one}") for one in range(200)][1:] == [another] * 199
+    assert len(restarts._seen) == 64

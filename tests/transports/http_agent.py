@@ -61,6 +61,10 @@ class HttpAgent:
         self.boot_id = unique("boot")
         self.health: bytes | None = answer({"status": "ok"})
         """None: no answer."""
+        self.tells_health: Callable[[], bytes] | None = None
+        """Instead of `health`."""
+        self.checks = 0
+        """How often its health was asked."""
         self.health_headers: dict[str, str] = {}
         self.port = 0
         self.asked: list[Heard] = []
@@ -95,6 +99,9 @@ class HttpAgent:
     async def _answer(self, heard: Heard) -> bytes | None:
         if heard.verb == "GET" and heard.path == "/healthz":
             self.health_headers = heard.headers
+            self.checks += 1
+            if self.tells_health is not None:
+                return self.tells_health()
             if self.health is None:
                 await heard.hung_up()
             return self.health

@@ -11,6 +11,7 @@ from reach.errors import AgentError, ErrorClass, Reason, Unavailable
 from reach.transports.executions import Execution
 from reach.transports.grpc_endpoint import fault_of_end
 from reach.wire.status import status_of
+from tests.rpc.peers import pb
 
 
 def ended(code: grpc.StatusCode, details: str = "", trailing=()) -> grpc.aio.AioRpcError:
@@ -108,3 +109,22 @@ async def test_DLV_11_an_attempt_that_is_joined_and_stopped_at_once_is_told_to_s
     await execution.run(line.execute)
     assert (line.calls, line.cancelled) == (["called"], [("acme", "t", 1)])
     assert [(event.begun, event.fault.reason) for event in line.posted] == [(True, Reason.CANCELLED)]
+
+
+async def test_DLV_11_what_comes_after_the_word_to_stop_is_no_outcome():
+    line: Any = Line()
+    execution = Execution(line, "acme", "t", 1, 0)
+    frames = [pb.ExecuteResponse(accept={}), pb.ExecuteResponse(result={"output": {"text": "x"}})]
+
+    async def read() -> Any:
+        if len(frames) == 1:
+            execution.stop()
+        return frames.pop(0) if frames else None
+
+    line.read = read
+    line.unkept = set()
+    line.payload_limit = 1_000
+    await execution.run(line.execute)
+    _, end = line.posted
+    assert (end.fault.reason, line.cancelled) == (Reason.CANCELLED, [("acme", "t", 1)])
+    assert (line.unkept, execution.over) == (set(), True)

@@ -324,7 +324,7 @@ async def test_DLV_11_a_cancel_is_a_delete_where_the_attempt_has_a_place(node: N
         await stubs.dispatch.CancelTask(pb.CancelTaskRequest(task_id=task_id), timeout=5)
         told = await eventually(lambda: [one for one in agent.others if one.verb == "DELETE"])
         assert told[0].path == f"/jobs/{task_id}/1"
-        await eventually(lambda: _free(stubs, agent))
+        await eventually(lambda: _free(stubs, agent), 3)  # no grace: there is no connection that it could end
 
 
 async def _free(stubs: Stubs, agent: HttpAgent) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
+from reach.core.joining import NO_BOOT_ID
 from reach.node import Node
 from reach.transports import http_endpoint
 from reach.transports.http_bodies import Lines
@@ -143,3 +145,42 @@ async def test_GOV_5_what_a_piece_of_a_line_costs_does_not_grow_with_the_line():
     assert isinstance(lines._rest, bytearray), "grows in place: to send byte by byte took 10 s of ours for each MB"
     assert lines.feed(b"c\r\nd\ne") == [b"abc", b"d"]
     assert lines.rest == b"e"
+
+
+async def test_HLT_4_several_processes_at_one_address_are_no_restarts(node: Node, stubs: Stubs):
+    """Workers of one server, each of which answers for itself, in turn."""
+    async with serving(agent := HttpAgent(hang=hang)):
+        agent.boot_id = NO_BOOT_ID
+        asked = itertools.count()
+        agent.tells_health = lambda: answer({"boot_id": f"worker-{next(asked) // 2 % 2}", "running": []})
+        await agent.register(stubs)
+        await eventually(lambda: agent.checks > 6)
+        await given(stubs, agent, "hang")
+        await eventually(lambda: agent.asked)
+        seen = agent.checks
+        await eventually(lambda: agent.checks > seen + 10)
+        assert len(agent.asked) == 1, "its work was taken for lost"
+
+
+async def test_HLT_4_another_process_at_the_address_is_a_restart(node: Node, stubs: Stubs):
+    async with serving(agent := HttpAgent(hang=hang)):
+        agent.boot_id = NO_BOOT_ID
+        agent.health = answer({"boot_id": "one"})
+        await agent.register(stubs)
+        await given(stubs, agent, "hang")
+        await eventually(lambda: agent.asked)
+        agent.health = answer({"boot_id": "two"})
+        await eventually(lambda: len(agent.asked) == 2)
+
+
+@pytest.mark.parametrize("status", ["404 Not Found", "410 Gone"])
+async def test_DLV_3_a_place_that_is_not_known_any_more_is_a_loss(node: Node, stubs: Stubs, status: str):
+    async with serving(agent := HttpAgent(slow=accepted)):
+        await agent.register(stubs)
+        task_id = await given(stubs, agent, "slow")
+        await eventually(lambda: agent.others)
+        agent.jobs[f"/jobs/{task_id}/1"] = answer("", status)
+        lost = await eventually(lambda: len(agent.asked) > 1 and agent.asked[1])
+        assert lost.headers["agentreach-attempt"] == "2"
+        agent.jobs[f"/jobs/{task_id}/2"] = answer({"result": 5})
+        assert (await result_of(stubs, task_id)).output.text == "5"
