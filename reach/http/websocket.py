@@ -248,7 +248,7 @@ class Socket:
         """A call."""
         row = _BY_METHOD.get(method)
         if row is None:
-            raise InvalidRequest("there is no such method here", Reason.NOT_IMPLEMENTED)
+            raise InvalidRequest("there is no such method here; one is DispatchService/Run", Reason.NOT_IMPLEMENTED)
         if len(self._open) >= CALLS:
             raise _full(f"this socket has {CALLS} open calls already", CALLS)
         if self._count.open >= ALL_CALLS:

@@ -188,6 +188,7 @@ async def test_GOV_5_what_is_wrong_is_an_item_and_the_socket_goes_on(node, text,
         await ws.say(text)
         told = await ws.hear()
         assert (told.get("id"), told["problem"]["reason"], told["end"]) == (name, reason, True)
+        assert reason != "NOT_IMPLEMENTED" or "one is DispatchService/Run" in told["problem"]["detail"]
         await ws.say(ping="still there?")
         assert await ws.hear() == {"pong": "still there?"}
 
