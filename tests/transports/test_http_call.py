@@ -9,7 +9,7 @@ import pytest
 
 from reach.core.joining import NO_BOOT_ID
 from reach.node import Node
-from reach.transports import http_endpoint
+from reach.transports import http_call, http_endpoint
 from reach.transports.http_bodies import Lines
 from tests.rpc.peers import Stubs, pb
 from tests.transports.endpoint_agent import eventually
@@ -184,3 +184,8 @@ async def test_DLV_3_a_place_that_is_not_known_any_more_is_a_loss(node: Node, st
         assert lost.headers["agentreach-attempt"] == "2"
         agent.jobs[f"/jobs/{task_id}/2"] = answer({"result": 5})
         assert (await result_of(stubs, task_id)).output.text == "5"
+
+
+@pytest.mark.parametrize(("said", "pause_s"), [("0", 0.2), ("7", 7.0), ("900", 60.0), ("soon", 1.5), ("", 1.5)])
+async def test_REG_6_when_to_ask_again_is_the_agents_word_within_bounds(said: str, pause_s: float):
+    assert http_call._pause({"retry-after": said}, 1.5) == pause_s
