@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ from reach.core.joining import NO_BOOT_ID
 from reach.node import Node
 from reach.transports import http_call, http_endpoint
 from reach.transports.http_bodies import Lines
-from tests.rpc.peers import Stubs, pb
+from tests.rpc.peers import Stubs, pb, running
 from tests.transports.endpoint_agent import eventually
 from tests.transports.http_agent import Act, Heard, HttpAgent, answer, serving
-from tests.transports.test_http_agents import accepted, ask, fixed, given, result_of
+from tests.transports.test_http_agents import accepted, accepted_only, ask, fixed, given, result_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -189,3 +190,27 @@ async def test_DLV_3_a_place_that_is_not_known_any_more_is_a_loss(node: Node, st
 @pytest.mark.parametrize(("said", "pause_s"), [("0", 0.2), ("7", 7.0), ("900", 60.0), ("soon", 1.5), ("", 1.5)])
 async def test_REG_6_when_to_ask_again_is_the_agents_word_within_bounds(said: str, pause_s: float):
     assert http_call._pause({"retry-after": said}, 1.5) == pause_s
+
+
+async def test_REG_6_a_place_is_of_one_attempt_also_after_a_restart(tmp_path: Path):
+    async def once(agent: HttpAgent, heard: Heard) -> bytes | None:
+        return await (accepted if heard.said["attempt"] == 1 else accepted_only)(agent, heard)
+
+    async def last_of(stubs: Stubs) -> tuple[int, str]:
+        task = (await stubs.dispatch.GetTask(pb.GetTaskRequest(task_id=task_id), timeout=5)).task
+        return task.attempts[-1].number, task.attempts[-1].handle
+
+    kept: Any = {"storage__type": "sqlite"}
+    async with serving(agent := HttpAgent(slow=once)):
+        async with running(tmp_path, **kept) as node, Stubs(node.port) as stubs:
+            await agent.register(stubs)
+            task_id = await given(stubs, agent, "slow")
+            await eventually(lambda: agent.others)
+            agent.jobs[f"/jobs/{task_id}/1"] = answer("", "404 Not Found")
+            await eventually(lambda: len(agent.asked) > 1)
+            assert await last_of(stubs) == (2, "")
+        asked, checks = len(agent.others), agent.checks
+        async with running(tmp_path, **kept) as node, Stubs(node.port) as stubs:
+            await eventually(lambda: agent.checks > checks)
+            assert await last_of(stubs) == (2, "")
+    assert len(agent.others) == asked, "it was asked about another attempt"
