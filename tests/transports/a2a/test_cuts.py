@@ -11,6 +11,7 @@ from a2a.client.errors import A2AClientError
 
 from reach.core.endpoint import Endpoint
 from reach.errors import ErrorClass, Reason
+from reach.transports.a2a.told import BrokenProtocol
 from reach.transports.seam import Failed
 from tests.a2a_agent import serving
 from tests.rpc.peers import pb
@@ -235,3 +236,37 @@ async def test_GOV_5_answers_without_an_end_are_given_up(kind):
         assert sent < 32 << 20
         await line.close()
     agent.close()
+
+
+async def test_GOV_5_the_task_of_an_agent_that_breaks_the_protocol_is_cancelled(monkeypatch):
+    async with serving() as served, wired(served) as (line, _):
+        call = line.execute(offered("hold"), 10)
+        await call.read()
+        told = []
+
+        async def cancelled(task):
+            told.append(task)
+
+        def broken(_event):
+            raise BrokenProtocol("it says what A2A does not allow")
+
+        monkeypatch.setattr(line.calls, "cancel", cancelled)
+        monkeypatch.setattr(call.told, "take", broken)
+        with pytest.raises(Failed) as failure:
+            await call.read()
+        assert fault_of(failure).error_class is ErrorClass.AGENT_ERROR
+        assert told == [call.told.task], "nobody will hear the end of it"
+
+
+async def test_HAZ4_a_node_that_has_called_nobody_cancels_by_the_handle(monkeypatch):
+    async with serving() as served, wired(served) as (line, _):
+        told = []
+
+        async def cancelled(task):
+            told.append(task)
+
+        monkeypatch.setattr(line.calls, "cancel", cancelled)
+        key = pb.AttemptKey(task_id="t", attempt=1)
+        await line.cancel(key, '["a2a/1","of-theirs","c",0]')
+        await line.cancel(key, "")
+        assert told == ["of-theirs"]
