@@ -149,6 +149,19 @@ async def test_GOV_5_a_client_that_reads_nothing_is_let_go(node, monkeypatch):
         await until(lambda: not api._sockets)
 
 
+async def test_A16_what_is_packed_is_not_taken_on_a_socket(node):
+    """No extension is agreed to, so no frame can be small and grow."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.admin_port)
+    asked = f"GET {PATH} HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    offered = "sec-websocket-extensions: permessage-deflate; client_max_window_bits\r\n"
+    writer.write(f"{asked}{offered}sec-websocket-version: 13\r\nsec-websocket-key: {'A' * 22}==\r\n\r\n".encode())
+    async with asyncio.timeout(TIMEOUT):
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    assert head.startswith(b"http/1.1 101")
+    assert b"sec-websocket-extensions" not in head
+    writer.transport.abort()
+
+
 async def test_GOV_5_sockets_count_as_connections(tmp_path):
     async with running(tmp_path, http__max_connections=16) as node:
         held = [SocketClient(node.admin_port) for _ in range(15)]
