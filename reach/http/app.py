@@ -33,6 +33,7 @@ from reach.errors import InvalidRequest, Reason, Unavailable
 from reach.http.api import Api
 from reach.http.certificates import Certificate, certificate_of
 from reach.http.crowds import Crowds
+from reach.http.early import EarlyAnswers
 from reach.http.known import known_routes
 from reach.http.page import described
 from reach.http.problems import HEADERS, no_such_path, problem, wrong_verb
@@ -178,7 +179,7 @@ class HttpServer:
         self._ended.set()
         self._server = _Uvicorn(
             _Config(
-                app,
+                EarlyAnswers(app),
                 tls,
                 Crowds(of_address or connections // 2),
                 http=Protocol,

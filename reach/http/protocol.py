@@ -8,7 +8,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import h11
 import msgspec
@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from reach.errors import InvalidRequest, Reason
 from reach.http.certificates import KEY, names_of
 from reach.http.crowds import Crowds
+from reach.http.early import OpenToTheEnd
 from reach.http.problems import MEDIA_TYPE, document
 from reach.http.unread import Unread
 
@@ -70,6 +71,8 @@ class Protocol(H11Protocol):
         """Something came, or an answer is complete."""
         super().handle_events()
         cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not isinstance(cycle.transport, OpenToTheEnd):
+            cycle.transport = cast("asyncio.Transport", OpenToTheEnd(cycle.transport, self.conn))
         if cycle is not None and cycle.keep_alive and _is_ambiguous(cycle.scope["headers"]):
             cycle.keep_alive = False
         if self.conn.their_state is not h11.IDLE:

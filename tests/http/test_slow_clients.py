@@ -240,3 +240,27 @@ async def test_GOV_5_a_handshake_that_does_not_end_ends_its_connection(tmp_path,
         other = await Raw.to(client.base_url.port, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n", ssl=trusting)
         assert await other.status() == b"200"
         other.close()
+
+
+async def test_GOV_5_an_answer_before_the_body_says_that_its_connection_ends(node):
+    """Else a client that has sent its body all the same takes the connection for its next request, and loses that."""
+    for length, sent in ((8_000_000, 3_000_000), (100, 0)):
+        one = await Raw.to(
+            node.admin_port, POST + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % length + b"x" * sent
+        )
+        transport = cast("asyncio.Transport", one.writer.transport)
+        transport.pause_reading()  # it sends first, and reads then
+        await asyncio.sleep(0.1)
+        one.writer.write(b"x" * sent)
+        await asyncio.sleep(0.1)
+        transport.resume_reading()
+        answer = await asyncio.wait_for(one.reader.read(), TIMEOUT)  # and is not reset
+        assert answer.startswith(b"HTTP/1.1 415")
+        assert b"\r\nconnection: close\r\n" in answer
+        assert b"MALFORMED_MESSAGE" in answer, "it is whole"
+        one.close()
+    whole = await Raw.to(node.admin_port, POST + b"content-length: 2\r\n\r\n{}")
+    async with asyncio.timeout(TIMEOUT):
+        told = await whole.reader.readuntil(b"\r\n\r\n")
+    assert b"connection: close" not in told
+    whole.close()
