@@ -63,3 +63,14 @@ async def test_HAZ4_an_attempt_is_lost_when_two_checks_in_a_row_leave_it_out():
     assert posted == [], "it was named in between"
     dialled._give_up_unnamed(instance, set())
     assert [(report.task_id, report.attempt) for report in posted] == [("left", 1)]
+
+
+async def test_DLV_11_what_still_has_its_call_is_not_told_to_stop_once_more():
+    nobody: Any = None
+    dialled: Any = Dialled(nobody, "acme", "type", nobody)
+    told: list[Any] = []
+    tasks = [running("runs"), running("older"), running("over", TaskState.SUCCEEDED)]
+    dialled.pool = SimpleNamespace(tasks={task.key: task for task in tasks})
+    dialled._link = SimpleNamespace(calls=lambda name: name[1] == "ending", cancel_there=told.append)
+    dialled._stop_unwanted({("acme", "runs", 2), ("acme", "older", 1), ("acme", "over", 2), ("acme", "ending", 1)})
+    assert told == [("acme", "older", 1), ("acme", "over", 2)]

@@ -10,6 +10,7 @@ import pytest
 from reach.errors import AgentError, ErrorClass, Reason, Unavailable
 from reach.transports.executions import Execution
 from reach.transports.grpc_endpoint import fault_of_end
+from reach.transports.seam import Failed
 from reach.wire.status import status_of
 from tests.rpc.peers import pb
 
@@ -128,3 +129,16 @@ async def test_DLV_11_what_comes_after_the_word_to_stop_is_no_outcome():
     _, end = line.posted
     assert (end.fault.reason, line.cancelled) == (Reason.CANCELLED, [("acme", "t", 1)])
     assert (line.unkept, execution.over) == (set(), True)
+
+
+async def test_HLT_6_who_refuses_is_lost_before_what_it_refused_is_given_back():
+    line: Any = Line()
+    said: list[Any] = []
+    line.lost, line.post = said.append, lambda event: said.append(event.released)
+
+    async def read() -> None:
+        raise Failed(None, lost="connection refused", unbegun=True)
+
+    line.read = read
+    await Execution(line, "acme", "t", 1, 0).run(line.execute)
+    assert said == ["connection refused", "it was not delivered: connection refused"], "else it is given to it again"
