@@ -271,7 +271,7 @@ class Fleet:
         pool.scores.forget(instance)
         pool.admission.leave(instance, turn)
         instance.link = None
-        turn.writes.agents_gone.append(AgentGone(pool.key.tenant, instance.instance_id, pool.key.agent_type))
+        turn.writes.agent_goes(AgentGone(pool.key.tenant, instance.instance_id, pool.key.agent_type))
         turn.sends.append(Noted("removed", "", instance=instance))
 
     def drain(self, event: Drained, turn: Turn) -> None:

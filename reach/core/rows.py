@@ -338,8 +338,17 @@ class Writes:
             + sum([context.size for context in self.contexts])
         )
 
+    def agent_goes(self, gone: AgentGone) -> None:
+        """An instance is removed. What the batch says of it until now is dropped: in a store those who are gone come
+        first, for one that joins again stays."""
+        self.agents = [row for row in self.agents if AgentGone(*row[:3]) != gone]
+        self.agents_gone.append(gone)
+
     def merge(self, other: Writes) -> None:
         """Adds the rows of a later step."""
+        if other.agents_gone and self.agents:
+            gone = set(other.agents_gone)
+            self.agents = [row for row in self.agents if AgentGone(*row[:3]) not in gone]
         for kind in self.__slots__:
             rows = getattr(other, kind)
             if rows:

@@ -104,3 +104,12 @@ def test_what_was_decided_and_written_is_so_after_a_restart() -> None:
     h.write(agents_gone=[AgentGone(POOL.tenant, "one", POOL.agent_type)])
     h.checker.fleet.compare(host(v2=Stage.PROMOTED))  # nobody has it: memory may forget it when it likes
     assert h.checker.violations == []
+
+
+def test_who_leaves_and_joins_again_in_one_batch_is_there() -> None:
+    """In a store those who are gone come first."""
+    h = History()
+    h.write(agents=[agent_row(1 + Stage.TRIAL)])
+    h.write(agents=[agent_row(1 + Stage.TRIAL)], agents_gone=[AgentGone(*agent_row()[:3])])
+    h.checker.fleet.compare(host(v2=Stage.TRIAL))
+    assert h.checker.violations == []

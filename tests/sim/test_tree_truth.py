@@ -120,6 +120,16 @@ def test_who_came_first_is_not_theirs_either_when_its_batch_comes_again() -> Non
     assert h.checker.violations == []
 
 
+def test_who_asks_and_came_before_the_root_is_not_of_its_tree() -> None:
+    """Found by seed 10019927."""
+    h = History()
+    write(h, comes(h, spec("parent", "root")))
+    family(h, "root")
+    end(h, "root")
+    write(h, comes(h, spec("child", "parent", "root")))
+    assert h.checker.violations == []
+
+
 def test_a_cancelled_task_that_is_removed_meanwhile_is_known_to_nobody() -> None:
     """Found by seed 8005219."""
     h = History()

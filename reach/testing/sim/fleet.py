@@ -75,6 +75,9 @@ class FleetTruth:
 
     def durable(self, writes: Writes) -> None:
         """A batch is durable."""
+        for gone in writes.agents_gone:
+            self._rows.pop(gone.instance_id, None)
+            self._versions.pop(gone.instance_id, None)
         for row in writes.agents:
             before = self._rows.get(row.instance_id)
             if before is None or before.boot_id != row.boot_id:
@@ -82,9 +85,6 @@ class FleetTruth:
             self._rows[row.instance_id] = row
             said = agent_pb2.Registration.FromString(row.registration)
             self._versions[row.instance_id] = Version(row.agent_type, said.agent_id, said.version)
-        for gone in writes.agents_gone:
-            self._rows.pop(gone.instance_id, None)
-            self._versions.pop(gone.instance_id, None)
 
     def _standing(self) -> dict[Version, int]:
         """What is written of the trials of versions (`AgentRow.trial`)."""

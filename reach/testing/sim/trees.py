@@ -103,7 +103,11 @@ class TreeTruth:
             self._checker.violate("BUDGETS_ONLY_SHRINK", key, f"it may spend {budget}, who asks for it {limit}")
 
     def _are_cancelled(self, place: Place) -> bool:
-        outcomes = [self._checker.truth(one).outcome for one in place]
+        """The root does not count while the one that asks is open and did not come below it: a root that came later
+        than what names it is none, and nobody finds that when it is cancelled."""
+        asker = self._checker.truth(place.parent)
+        stray = asker.row and asker.outcome is None and place.root not in self._places.get(place.parent, ())
+        outcomes = [self._checker.truth(one).outcome for one in (place[:1] if stray else place)]
         return any(one is not None and one.state == TaskState.CANCELLED for one in outcomes)
 
     def batch(self, outcomes: list[OutcomeRow]) -> None:
