@@ -160,7 +160,7 @@ def test_API_5_the_programs_of_the_readme_run(server, plain):
     agent, caller = re.findall(r"^```js\n(.*?)^```$", (SDK / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     environment = {**os.environ, "AGENT_REACH_ADDR": server.address}
     command = [NODE, "--input-type=module", "-e"]
-    running = subprocess.Popen([*command, agent], cwd=SDK, env=environment)
+    running = subprocess.Popen([*command, agent], cwd=SDK, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         eventually(plain.free, "the agent takes work")
         ran = subprocess.run(
@@ -168,6 +168,7 @@ def test_API_5_the_programs_of_the_readme_run(server, plain):
         )
     finally:
         running.send_signal(signal.SIGTERM)
-        assert running.wait(10) == 0
+        _, warned = running.communicate(timeout=10)
+        assert (running.returncode, warned) == (0, "")
     two, one = "line 1: 2 words", "line 2: 1 words"
     assert ran.stdout.split("\n") == [two, "", two, one, "SUCCEEDED", "line 1: 1 words", "", ""]

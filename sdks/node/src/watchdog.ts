@@ -32,7 +32,8 @@ export class Watchdog {
       bootId,
       target: target.options(),
     };
-    this.#worker = new Worker(new URL("./watchdog-thread.js", import.meta.url), { workerData });
+    // What node was told of the text of the program (--eval, --input-type), or of its loading, is not for this file.
+    this.#worker = new Worker(new URL("./watchdog-thread.js", import.meta.url), { workerData, execArgv: [] });
     this.#worker.on("error", (error) =>
       process.emitWarning(`nobody beats while the loop is blocked: ${error.message}`),
     );
