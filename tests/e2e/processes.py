@@ -154,10 +154,12 @@ class AgentProcess:
 
 
 def read_log(path: Path, what: str = "", task: str = "") -> list[dict[str, Any]]:
-    """Lines of the agents' log, of one kind, of one task; in the order of their times."""
+    """Lines of the agents' log, of one kind, of one task; in the order of their times. What a process wrote that was
+    killed where two pages of the file meet may lack its end: the next line follows it at once."""
     if not path.exists():
         return []
-    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    begin = b'{"at"'
+    lines = [json.loads(line[line.rindex(begin) :]) for line in path.read_bytes().splitlines()]
     kept = [one for one in lines if (not what or one["what"] == what) and (not task or one.get("task") == task)]
     return sorted(kept, key=lambda one: float(one["at"]))
 
