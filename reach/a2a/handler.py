@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
 from a2a.server.context import ServerCallContext
@@ -59,15 +59,13 @@ class A2aHandler(RequestHandler):
     async def on_message_send(self, params: a2a_pb2.SendMessageRequest, context: ServerCallContext) -> a2a_pb2.Task:
         """Gives a task, or an answer to a task's question, and waits for what comes of it."""
         caller = self._enter(params, context)
-        try:
+        with self._telling("SendMessage", caller):
             configuration = params.configuration
             task_id, after = await self._give(params, caller, context.tenant)
             if not configuration.return_immediately:
                 await self._settled(task_id, after, caller)
             history = configuration.history_length if configuration.HasField("history_length") else None
             return task_of(await self._task(task_id, caller), history)
-        except Exception as failure:  # noqa: BLE001 - each becomes an error that the caller can be told
-            raise self._told("SendMessage", failure, caller) from None
 
     async def on_message_send_stream(
         self, params: a2a_pb2.SendMessageRequest, context: ServerCallContext
@@ -134,28 +132,24 @@ class A2aHandler(RequestHandler):
     async def on_get_task(self, params: a2a_pb2.GetTaskRequest, context: ServerCallContext) -> a2a_pb2.Task:
         """One task."""
         caller = self._enter(params, context)
-        try:
+        with self._telling("GetTask", caller):
             history = params.history_length if params.HasField("history_length") else None
             return task_of(await self._task(params.id, caller), history)
-        except Exception as failure:  # noqa: BLE001
-            raise self._told("GetTask", failure, caller) from None
 
     async def on_list_tasks(
         self, params: a2a_pb2.ListTasksRequest, context: ServerCallContext
     ) -> a2a_pb2.ListTasksResponse:
         """Tasks by filter, what changed last first."""
         caller = self._enter(params, context)
-        try:
+        with self._telling("ListTasks", caller):
             route = route_of(params.tenant or context.tenant or caller.route)
             app_id = self._calls.who(caller.credentials[0], caller.credentials[2], caller.credentials[3]).app_id
             return await listed(params, Asker(app_id, route), lambda name, request: self._call(name, request, caller))
-        except Exception as failure:  # noqa: BLE001
-            raise self._told("ListTasks", failure, caller) from None
 
     async def on_cancel_task(self, params: a2a_pb2.CancelTaskRequest, context: ServerCallContext) -> a2a_pb2.Task:
         """Cancels a task that has not ended."""
         caller = self._enter(params, context)
-        try:
+        with self._telling("CancelTask", caller):
             if state_of(await self._task(params.id, caller)) in TERMINAL:
                 raise a2a.TaskNotCancelableError("the task has ended")
             request = dispatch_pb2.CancelTaskRequest(task_id=params.id, reason="cancelled over A2A")
@@ -163,19 +157,15 @@ class A2aHandler(RequestHandler):
             if answer.state != task_pb2.TASK_STATE_CANCELLED:
                 raise a2a.TaskNotCancelableError("the task has ended meanwhile")
             return task_of(await self._task(params.id, caller))
-        except Exception as failure:  # noqa: BLE001
-            raise self._told("CancelTask", failure, caller) from None
 
     async def on_get_extended_agent_card(
         self, params: a2a_pb2.GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> a2a_pb2.AgentCard:
         """The card, as this caller may see it."""
         caller = self._enter(params, context)
-        try:
+        with self._telling("GetExtendedAgentCard", caller):
             route = route_of(params.tenant or context.tenant or caller.route)
             return await self._cards.card(caller, route, extended=True)
-        except Exception as failure:  # noqa: BLE001
-            raise self._told("GetExtendedAgentCard", failure, caller) from None
 
     async def on_create_task_push_notification_config(
         self, params: a2a_pb2.TaskPushNotificationConfig, context: ServerCallContext
@@ -218,6 +208,14 @@ class A2aHandler(RequestHandler):
         caller.entered = True
         validate_proto_required_fields(params)
         return caller
+
+    @contextmanager
+    def _telling(self, name: str, caller: Caller) -> Iterator[None]:
+        """Whatever fails becomes an error that the caller can be told."""
+        try:
+            yield
+        except Exception as failure:  # noqa: BLE001 - see above
+            raise self._told(name, failure, caller) from None
 
     def _told(self, name: str, failure: Exception, caller: Caller, *, begun: bool = False) -> Exception:
         """What the SDK is to be told of a failure: an error of A2A, or one of ours, which the door tells."""

@@ -112,5 +112,5 @@ def _read_token(token: str) -> tuple[int, str] | None:
         if colon and at.isascii() and at.isdigit() and len(at) < 20:
             return int(at), task_id
     except (binascii.Error, ValueError):
-        pass
+        pass  # refused below, as any other that is none of ours
     raise InvalidRequest("page_token: is none of ours", Reason.INVALID_FIELD, field="page_token")

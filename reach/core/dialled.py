@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Final
 
 from reach.core import events as ev
 from reach.core.effects import Acknowledge, Turn
@@ -19,10 +19,10 @@ def keep_handle(task: Task, handle: str, shard: int, turn: Turn) -> None:
             turn.writes.handles.append(HandleRow(task.row, shard, task.attempt, handle))
 
 
-def acknowledge(event: ev.Reported, link: Any, turn: Turn) -> None:
-    """Tells who reported (`link`) that it counts; and the link of its instance too, if that is dialled and reported by
+def acknowledge(event: ev.Reported, turn: Turn) -> None:
+    """Tells who reported that it counts; and the link of its instance too, if that is dialled and reported by
     itself: its call may be open nevertheless."""
-    turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))
+    turn.sends.append(Acknowledge(event.asker, event.tenant, event.task_id, event.attempt))
     if event.reply is not None and event.instance.endpoint is not None:
         turn.sends.append(Acknowledge(event.instance.link, event.tenant, event.task_id, event.attempt))
 

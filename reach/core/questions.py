@@ -8,7 +8,7 @@ slots at once, before everybody who waits in the queue, and goes on as soon as t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reach.core.dialogue import Ask, Dialogue, Input, Question, known_input
 from reach.core.effects import Acknowledge, AskJournal, Done, GiveInput, Noted, Refused, RefuseItem, StopAttempt, Turn
@@ -56,7 +56,7 @@ class Questions:
 
     # -- asking -------------------------------------------------------------------------------------------------------
 
-    def asked(self, task: Task, event: Reported, link: Any, turn: Turn) -> None:
+    def asked(self, task: Task, event: Reported, turn: Turn) -> None:
         """An agent asks. A question that is said again is acknowledged again, and changes nothing."""
         ask: Ask = event.waiting
         dialogue: Dialogue | None = task.dialogue
@@ -65,9 +65,9 @@ class Questions:
         if task.state is TaskState.WAITING and not same and ask.name:
             message = f"task {task.task_id!r} waits for another answer already: ask one question at a time"
             fault = Fault(ErrorClass.INVALID_REQUEST, Reason.WRONG_STATE, message)
-            turn.sends.append(RefuseItem(link, event.tenant, event.task_id, event.attempt, fault))
+            turn.sends.append(RefuseItem(event.asker, event.tenant, event.task_id, event.attempt, fault))
             return
-        turn.sends.append(Acknowledge(link, event.tenant, event.task_id, event.attempt))
+        turn.sends.append(Acknowledge(event.asker, event.tenant, event.task_id, event.attempt))
         if task.state is TaskState.WAITING:
             return
         if same and ask.name and dialogue is not None and dialogue.given_ms:

@@ -147,14 +147,13 @@ class Reports:
         event.instance.moved_ms = turn.now_ms
         if event.instance.conditions:
             pool.conditions.moves(event.instance, turn)
-        link = event.reply if event.reply is not None else event.instance.link
         answered = event.fault is None and event.released is None and event.waiting is None
         if task.state >= FIRST_TERMINAL or (task.state is PENDING and not answered):
             pool.late_outcomes += 1  # an attempt that we gave up can still succeed, but not fail once more
             if event.waiting is not None:  # nobody will answer it
                 self._refuse(event, over(event.task_id, event.attempt), turn)
                 return
-            acknowledge(event, link, turn)
+            acknowledge(event, turn)
             return
         if not event.begun and task.effect_granted == task.attempt:
             pool.assignment.take_grant_back(task, turn)
@@ -168,7 +167,7 @@ class Reports:
             fault = Fault(ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, message)
             pool.delivery.give_up_attempt(task, fault, turn, lost=True)
         elif event.waiting is not None:
-            pool.questions.asked(task, event, link, turn)
+            pool.questions.asked(task, event, turn)
             return
         else:
             if task.log is not None and task.log.lacks_pieces_of(event.content):
@@ -176,7 +175,7 @@ class Reports:
                 task.log.fold_whole = False
             outcome = Outcome(SUCCEEDED, event.content, event.media_type, extra=event.extra)
             pool.delivery.succeed(task, outcome, turn)
-        acknowledge(event, link, turn)
+        acknowledge(event, turn)
 
     def _unfold(self, task: Task, event: ev.Reported, turn: Turn) -> bool:
         """Makes the answer of the deltas; asks for the whole if some of them never came."""

@@ -185,7 +185,7 @@ class IssuerKeys:
                     async with asyncio.timeout(self._next_s):
                         await self._due.wait()
                 except TimeoutError:
-                    pass
+                    pass  # it is time
             if error := await self.refresh():
                 fields = {"issuer": self._issuer, "error": error}
                 _failures.warning(

@@ -134,7 +134,7 @@ class HttpDoor:
                         return
                     first.append(response)
         except TimeoutError:
-            pass
+            pass  # it takes longer: what there is, is streamed
         if first and first[-1].HasField("result") and not any(one.deltas or one.progress for one in first):
             await _whole(send, 200, result_json(first[-1].result))  # an error too: the attempt had begun
             self._link.connection.written(call, first[-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Final
 
@@ -11,11 +10,10 @@ import httpcore
 from reach.core.model import Fault
 from reach.errors import ErrorClass, Reason
 from reach.transports.guarded import said_of
+from reach.transports.refusals import all_refuse
 from reach.transports.seam import Failed
 from reach.wire.agent_answers import unreadable
 
-REFUSED_S: Final = 2.0
-"""How long to find out whether a connection is refused."""
 _CLOSED: Final = ("disconnected", "closed connection", "without sending")
 """In the words of h11 for a connection that ended too early; nothing else tells it from nonsense."""
 
@@ -27,7 +25,7 @@ async def end_of(failure: Exception, ips: Iterable[str], port: int) -> Failed:
         text = "all connections to the agent are in use"
         return Failed(Fault(ErrorClass.RESOURCE_EXHAUSTED, Reason.AGENT_BUSY, text), unbegun=True)
     if isinstance(failure, httpcore.ConnectError | httpcore.ConnectTimeout):
-        if isinstance(failure, httpcore.ConnectError) and await refuse(ips, port):
+        if isinstance(failure, httpcore.ConnectError) and await all_refuse(ips, port):
             return Failed(None, lost="connection refused", unbegun=True)
         fault = Fault(ErrorClass.UNAVAILABLE, Reason.AGENT_UNAVAILABLE, f"the agent cannot be connected to: {said}")
         return Failed(fault, unbegun=True, doubtful=True)
@@ -35,20 +33,3 @@ async def end_of(failure: Exception, ips: Iterable[str], port: int) -> Failed:
         return Failed(unreadable(f"is not HTTP: {said}", b""))
     fault = Fault(ErrorClass.UNAVAILABLE, Reason.INSTANCE_LOST, f"the connection to the agent broke: {said}")
     return Failed(fault, doubtful=True)
-
-
-async def refuse(ips: Iterable[str], port: int, timeout_s: float = REFUSED_S) -> bool:
-    """Whether all addresses refuse a connection: the machine is there, and nobody listens."""
-    return all([await _refuses(ip, port, timeout_s) for ip in ips])
-
-
-async def _refuses(ip: str, port: int, timeout_s: float) -> bool:
-    try:
-        async with asyncio.timeout(timeout_s):
-            _, writer = await asyncio.open_connection(ip, port)
-    except ConnectionRefusedError:
-        return True
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agentreach.v1 import endpoint_pb2
 from reach.transports.http_bodies import whole
+from reach.transports.refusals import all_refuse
 from reach.transports.seam import CheckOutcome, ProbeOutcome
 from reach.wire.agent_http import RUNNING_HEADER, believed_text, read_health, said_in
 
@@ -90,8 +91,7 @@ class HttpSounder:
         except TimeoutError:
             return _Asked(error="no answer in time")
         except guarded.FAILURES as failure:
-            refuse = import_module("reach.transports.http_failures").refuse
-            if await refuse(self._way.ips, target.port, self._timeout_s):
+            if await all_refuse(self._way.ips, target.port, self._timeout_s):
                 return _Asked(error="connection refused", refused=True)
             return _Asked(error=guarded.said_of(failure))
 

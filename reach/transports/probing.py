@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
 from agentreach.v1 import attempt_pb2, endpoint_pb2
+from reach.transports.refusals import all_refuse
 from reach.transports.seam import CheckOutcome, ProbeOutcome
 from reach.wire.status import bounded_text
 
@@ -100,25 +101,13 @@ class ProbeChannel:
         """Whether the connection is refused, by all addresses."""
         if failure.code() is not grpc.StatusCode.UNAVAILABLE:
             return False
-        return all([await _refuses(ip, self.route.address.port, self._timeout_s) for ip in self.route.ips])
+        return await all_refuse(self.route.ips, self.route.address.port, self._timeout_s)
 
     async def close(self) -> None:
         """Ends the channel, and cancels the calls that are under way on it."""
         line, self._line = self._line, None
         if line is not None:
             await line.channel.close()
-
-
-async def _refuses(ip: str, port: int, timeout_s: float) -> bool:
-    try:
-        async with asyncio.timeout(timeout_s):
-            _, writer = await asyncio.open_connection(ip, port)
-    except ConnectionRefusedError:
-        return True
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return False
 
 
 def _said(failure: grpc.aio.AioRpcError) -> str:

@@ -138,7 +138,7 @@ def _undeclared(body: bytes) -> attempt_pb2.AttemptResult:
         try:
             said = parse(body)
         except Unreadable:
-            pass
+            pass  # text that begins like JSON
         else:
             if is_envelope(said):
                 return outcome_of(said, body)

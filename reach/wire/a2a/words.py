@@ -81,7 +81,7 @@ def route_of(tenant: str) -> RouteTo:
             if found := base64.b64decode(padded, b"-_", validate=True).decode():
                 return RouteTo(kind[0], found)
         except (binascii.Error, ValueError):
-            pass
+            pass  # refused below, as any other that names none
     raise InvalidRequest(
         "tenant names no route: t.<type>, c.<capability>, i.<intent> or any", Reason.NO_ROUTE, field="tenant"
     )
