@@ -43,8 +43,10 @@ class Assignment:
         pool.pins.counted = self._sessions_counted
 
     def arrived(self, event: Arrived, turn: Turn) -> None:
-        """A waiting task came from another pool."""
+        """A waiting task came from another pool. It may have been undone on its way: then it never was."""
         task = event.task
+        if task.row <= 0:
+            return
         if self.pool.router.declared.any:
             self.pool.delivery.declared(task)
         if task.state is TaskState.PENDING and task.not_before_ms > turn.now_ms:

@@ -150,7 +150,7 @@ class Delivery:
 
     def refute(self, task: Task, fault: Fault, turn: Turn) -> None:
         """Ends a task that waits for what nobody may give it."""
-        if task.state is TaskState.PENDING:
+        if task.state is TaskState.PENDING and task.row > 0:  # else it is undone: it never was
             self.end(task, TaskInput.FAIL, Outcome(TaskState.FAILED, fault=fault), turn)
 
     # -- running ------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from reach.core.rows import MoveRow
 from reach.core.stream import Reader, told_of
 from reach.runtime.agents import DEAF, let_go
 from reach.runtime.elsewhere import Elsewhere, place_of
+from reach.runtime.taken import TAKEN
 
 if TYPE_CHECKING:
     from reach.runtime.host import Host
@@ -112,9 +113,12 @@ class Departures:
         self.bring(where, task, brought)
 
     def departed(self, effect: Departed) -> None:
-        """Sends those who read it after it, or goes on with it here."""
+        """Sends those who read it after it, or goes on with it here. One that never was goes nowhere: its pool answers
+        those who read it."""
         task, host = effect.task, self._host
         self._leaving.pop(task.key, None)
+        if task.row == TAKEN:
+            return
         self._went.add(task.key)
         where = place_of(host.owners, effect.key)
         task.hop += 1

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from agentreach.v1 import task_pb2
+from agentreach.v1 import agent_pb2, task_pb2
 from reach.core.dialogue import Input
+from reach.core.events import Refuted
+from reach.core.model import Fault
 from reach.core.rows import InputRow, OutboxRow, Writes
 from reach.core.stream import Interest, Reader
-from reach.errors import Reason
+from reach.errors import ErrorClass, Reason
 from reach.runtime.outbox import Bounds
+from reach.wire.agents import read_registration
 from tests.runtime.hosts import READER, TENANT, Shell, message_of
 
 FIRST = "cancelled: first"
@@ -171,3 +175,53 @@ async def test_DLV_11_a_cancel_that_meets_a_task_between_two_pools_is_asked_agai
     await shell.settle()
     assert shell.said[-1][1:] == ("refused", Reason.OWNER_UNAVAILABLE)
     await shell.stop()
+
+
+@pytest.mark.parametrize("by_shard", [False, True])
+@pytest.mark.parametrize("told", range(4))
+@pytest.mark.parametrize("comes", range(4))
+async def test_DLV_3_a_task_that_never_was_does_not_go_on_in_another_pool(comes, told, by_shard):
+    """It waits for an agent, which comes before, while or after its commit says that the id is taken. Found by the
+    simulation: it was at work for ever at an agent that was never offered it."""
+    before = Shell()
+    before.submit("t", Interest.OUTCOME, capability="sing")
+    before.cancel("t", "first")
+    await before.stop()
+    shell = Shell(before.journal)
+    shell.host.by_shard = by_shard
+    readers = [shell.submit("t", interest, capability="sing") for interest in Interest]
+    said = agent_pb2.Registration(agent_id="singer", boot_id="b", instance_id="singer-1")
+    said.capabilities.add(name="sing")
+    for turn in range(4):
+        if turn == comes:
+            shell.reach.register(TENANT, *read_registration(said), SimpleNamespace(done=lambda _: None))
+        if turn == told:
+            shell.writer.go()
+        await asyncio.sleep(0)
+    await shell.settle()
+    assert not shell.host.tasks
+    assert not any(pool.queue for pool in shell.host.pools())
+    for reader in readers:
+        assert [what for what, _ in shell.heard(reader)][-1] in ("accepted", "events", "ended")
+    await shell.stop()
+
+
+async def test_DLV_3_a_task_that_never_was_has_no_end_of_its_own(shell, monkeypatch):
+    """New rules refuse it in the moment in which its commit says that the id is taken."""
+    ends: list[int] = []
+    commit = shell.journal.commit
+
+    def observed(writes: Writes) -> Any:
+        ends.extend(one.row for one in writes.outcomes)
+        return commit(writes)
+
+    monkeypatch.setattr(shell.journal, "commit", observed)
+    reader = shell.submit("t", Interest.OUTCOME)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    task = shell.host.tasks["acme", "t"]
+    shell.writer.go()
+    shell.host.post(task.pool, Refuted(task, Fault(ErrorClass.INVALID_REQUEST, Reason.INVALID_FIELD, "no such skill")))
+    await shell.settle()
+    assert shell.heard(reader)[-1] == ("ended", FIRST)
+    assert ends == []
