@@ -47,6 +47,10 @@ class Fleet:
             stale = Refused(event.reply, fault) if event.link is None else CloseLink(event.link, fault)
             turn.sends.append(stale)
             return
+        if instance is not None and joining.boot_id == instance.boot_id and 0 < joining.hello < instance.hello:
+            message = f"{joining.instance_id!r} has said hello again since, by another stream"
+            turn.sends.append(CloseLink(event.link, lost(message)))
+            return
         if instance is None:
             instance = Instance(joining.instance_id, joining.profile, pool.key)
             instance.registered_wall_ms = turn.wall_ms
@@ -163,7 +167,7 @@ class Fleet:
     def _attach(self, instance: Instance, event: Joined, turn: Turn) -> None:
         """Opens the link. The hello is complete: attempts it does not name are not running."""
         pool = self.pool
-        instance.link = event.link
+        instance.link, instance.hello = event.link, event.joining.hello
         if instance.dialled is not event.joining.dialled:
             instance.dialled = event.joining.dialled
             pool.vitals.forget_probes(instance, turn)

@@ -21,6 +21,7 @@ class Joining:
         "dialled",
         "endpoint",
         "heartbeat_ms",
+        "hello",
         "instance_id",
         "max_concurrency",
         "max_sessions",
@@ -50,6 +51,8 @@ class Joining:
         """We call it: it owes us no beats, and a good probe or check counts as one (HLT-2)."""
         self.availability: Availability | None = None
         self.warnings: tuple[str, ...] = ()
+        self.hello = 0
+        """Number of the hello that says it, of those of its process; 0: it is none, or they are not counted."""
         self.merge: Callable[[bytes, bytes], bytes] | None = None
         """(former registration, this one) -> this one, with what it leaves out as it was (REG-3)."""
 

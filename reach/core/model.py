@@ -254,12 +254,12 @@ class Instance:
         "agent_id", "availability", "availability_until_ms", "awaited_until_ms", "beat_ms", "beats",
         "beats_expected_from_ms", "bit", "blocked_by", "boot_id", "circuit", "conditions", "dialled", "done",
         "drain_until_ms", "endpoint", "failed", "foreign", "frame_marks", "generation", "health", "health_since_ms",
-        "heard", "heartbeat_ms", "history", "inflight", "instance_id", "lane", "last_probe_error", "latency_ms", "link",
-        "load_seen_ms", "max_concurrency", "max_sessions", "methods", "missed_since_ms", "moved_ms", "pool_key",
-        "priority", "probe_due_ms", "probe_loss", "probe_rtt_ms", "probe_status", "probed_ms", "probes", "profile",
-        "ramp", "reach_score", "ready", "ready_ms", "registered_wall_ms", "registration", "reopened_ms", "revision",
-        "running", "stale_boots", "started_ms", "status", "suspected", "timer_slot", "told", "unready_ms", "usual_load",
-        "warnings", "weight",
+        "heard", "heartbeat_ms", "hello", "history", "inflight", "instance_id", "lane", "last_probe_error",
+        "latency_ms", "link", "load_seen_ms", "max_concurrency", "max_sessions", "methods", "missed_since_ms",
+        "moved_ms", "pool_key", "priority", "probe_due_ms", "probe_loss", "probe_rtt_ms", "probe_status", "probed_ms",
+        "probes", "profile", "ramp", "reach_score", "ready", "ready_ms", "registered_wall_ms", "registration",
+        "reopened_ms", "revision", "running", "stale_boots", "started_ms", "status", "suspected", "timer_slot", "told",
+        "unready_ms", "usual_load", "warnings", "weight",
     )  # fmt: skip
 
     def __init__(self, instance_id: str, profile: Profile, pool_key: PoolKey) -> None:
@@ -326,6 +326,8 @@ class Instance:
     def begin(self, now_ms: int) -> None:
         """A new process: nothing is known of it yet, and nothing is held against it."""
         self.started_ms = now_ms
+        self.hello = 0
+        """Number of the hello that opened its link; 0 if they are not counted."""
         self.conditions: dict[Condition, tuple[str, int]] = {}
         """Condition -> (evidence, since_ms)."""
         self.beats: list[int] = []

@@ -118,6 +118,7 @@ class AttachStream:
                 raise InvalidRequest(f"link {number} belongs to another instance", Reason.UNEXPECTED_FRAME)
             if len(hello.running) > RUNNING:
                 raise invalid("hello.running", f"has {len(hello.running)} entries, at most {RUNNING} are allowed")
+            joining.hello = hello.number
             running = [(*read_key("running.key", one.key, tenant), one.last_attempt_sequence) for one in hello.running]
             link = known if known is not None else AttachLink(self, number, tenant)
             link.pool = self._reach.hello(tenant, agent_type, joining, link, running, read_status(hello.status))

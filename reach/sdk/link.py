@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Any, Final
 
 from agentreach.v1 import attach_pb2, attempt_pb2, heartbeat_pb2, task_pb2
@@ -23,6 +24,8 @@ from reach.wire.status import error_from_proto
 
 ATTACH: Final = "/agentreach.v1.AgentService/Attach"
 
+_hellos = count(1)
+"""Numbers those of this process."""
 _LOST: Final = frozenset({Reason.STALE_ATTEMPT, Reason.UNKNOWN_ATTEMPT, Reason.STALE_GENERATION})
 """The server has given the attempt up: stop working on it (case C10)."""
 
@@ -262,6 +265,7 @@ class Link:
     def _hello(self) -> Fields:
         return {
             "link": LINK,
+            "number": next(_hellos),
             "registration": {**self._registration, "methods": self._methods()},
             "running": self.attempts.running_fields(),
             "status": self._status(),

@@ -8,7 +8,7 @@ from reach.core.effects import CloseLink, Done, DrainLink, Noted, Offer, Refused
 from reach.core.fleet import STALE_BOOTS
 from reach.core.instance_states import Availability, Condition, Health
 from reach.core.leases import REATTACH_MS, RETURN_MS
-from reach.core.model import Requirement, TaskState
+from reach.core.model import EffectKind, Requirement, TaskState
 from reach.core.pieces import Kind
 from reach.errors import Reason
 from tests.core.harness import LONG, TENANT, Shell, ended, named, of, only, running
@@ -202,6 +202,35 @@ def test_the_hello_is_complete_what_it_does_not_name_is_not_running():
     assert [type(send) for send in sends if type(send) in (Welcome, Offer)] == [Welcome, Offer]
     assert (task.attempt, task.instance, task.state) == (2, one, TaskState.DELIVERED)
     assert task.avoided == ()
+
+
+def test_HAZARD_4_a_hello_that_comes_late_says_nothing_of_what_was_offered_since():
+    """It came by an older stream. Of what may not happen twice nobody would know whether it has."""
+    shell = Shell()
+    one = shell.join("one", hello=2)
+    task = shell.submit(**LONG, effects=EffectKind.IRREVERSIBLE)
+    shell.step(ev.EffectAsked(one, TENANT, task.task_id, 1, "pay"))
+    former, now = shell.joined("one", hello=1), one.link
+    (closed,) = shell.step(former)
+    assert (type(closed), closed.link, closed.fault.reason) == (CloseLink, former.link, Reason.INSTANCE_LOST)
+    assert (one.link, task.attempt, task.instance, task.effect_granted) == (now, 1, one, 1)
+    shell.report(task)
+    ended(task, TaskState.SUCCEEDED)
+
+
+@pytest.mark.parametrize(
+    "later", [{"hello": 3}, {"hello": 2}, {"hello": 0}, {"hello": 1, "boot": "b2"}, {"hello": 1, "lost": True}]
+)
+def test_HAZARD_4_all_other_hellos_are_taken(later):
+    """A newer one, the same again by another way, one of an agent that does not count them, of a new process, and of
+    one that was gone."""
+    shell = Shell()
+    one = shell.join("one", hello=2)
+    if later.pop("lost", False):
+        shell.step(ev.Left(one))
+    event = shell.joined("one", **later)
+    assert only(shell.step(event), Welcome).link == event.link
+    assert shell.pool.instances["one"].link == event.link
 
 
 def test_a_lost_attempt_that_comes_back_before_another_began_is_kept():

@@ -221,9 +221,9 @@ class AgentByHand(Stream):
         self.instance_id = fields.setdefault("instance_id", unique(agent_id))
         fields.setdefault("boot_id", self.boot_id)
         opening = {"opening": {"protocol_version": "1"}} if not self.frames else {}
-        running = fields.pop("running", [])
+        hello = {"link": link, "running": fields.pop("running", []), "number": fields.pop("number", 0)}
         registration = {"agent_id": agent_id, "ready": True, **fields}
-        await self.send(**opening, hellos=[{"link": link, "registration": registration, "running": running}])
+        await self.send(**opening, hellos=[{**hello, "registration": registration}])
         welcome = await self.next("links")
         await heard()
         return welcome

@@ -412,3 +412,23 @@ async def test_HAZARD_4_a_hello_that_comes_late_takes_no_instance_away(stubs, ca
     await agent.serve(await agent.next("offers"), "done")
     assert (await caller.complete(task_id)).output.text == "done"
     await agent.close()
+
+
+async def test_HAZARD_4_a_hello_that_comes_late_gives_up_no_work(stubs, caller):
+    """Agents count their hellos: what one does not name that was said before is at work all the same."""
+    former, agent = AgentByHand(stubs), AgentByHand(stubs)
+    agent_id = unique("late")
+    await agent.join(agent_id, instance_id=agent_id, number=2)
+    task_id = unique("task")
+    await caller.submit(1, "INTEREST_OUTCOME", task_id=task_id, selector={"instance_id": agent_id})
+    offer = await agent.next("offers")
+    await agent.accept(offer)
+    said = {"agent_id": agent_id, "instance_id": agent_id, "boot_id": agent.boot_id}
+    await former.send(opening={"protocol_version": "1"}, hellos=[{"link": 1, "number": 1, "registration": said}])
+    refusal = await former.next("refusals")
+    assert (refusal.closed, refusal.error.retryable) == (True, True)
+    await former.close()
+    await agent.finish(offer, "done")
+    answer = await caller.complete(task_id)
+    assert (answer.output.text, answer.attempts) == ("done", 1)
+    await agent.close()

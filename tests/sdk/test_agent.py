@@ -244,6 +244,15 @@ async def test_outcomes_without_acknowledgement_are_sent_again(server):
         assert len(second.items("results")) == 1
 
 
+async def test_HAZARD_4_hellos_are_counted_over_all_streams(server):
+    async with running(server, default) as (_, stream):
+        stream.send(resync=True)
+        first, again = [one.number for one in await stream.wait("hellos", 2)]
+        stream.end(Unavailable("bye"))
+        (anew,) = await (await server.agent()).wait("hellos")
+        assert 0 < first < again < anew.number
+
+
 async def test_F4_what_is_said_of_attempts_waits_for_the_welcome_of_the_last_hello(server):
     """A hello goes to whoever has the pool, and back, while shards change hands. What follows it goes nowhere."""
     go = asyncio.Event()

@@ -50,6 +50,7 @@ type agent struct {
 	attempts map[name]*attempt
 	stream   grpc.BidiStreamingClient[pb.AttachRequest, pb.AttachResponse] // nil while there is none
 	seen     uint64                                                        // number of the last frame that came
+	hellos   uint64                                                        // how many we have said
 }
 
 func main() {
@@ -120,7 +121,8 @@ func (a *agent) hello() {
 		AgentId: agentID, InstanceId: fmt.Sprintf("%s@%d", agentID, os.Getpid()), BootId: a.bootID,
 		MaxConcurrency: ptr(uint32(8)), Ready: ptr(true), Features: []string{"ping"},
 	}
-	hello := &pb.Hello{Link: link, Registration: registration}
+	a.hellos++
+	hello := &pb.Hello{Link: link, Number: a.hellos, Registration: registration}
 	frame := &pb.AttachRequest{Hellos: []*pb.Hello{hello}}
 	for _, one := range a.attempts {
 		hello.Running = append(hello.Running, &pb.RunningAttempt{Key: one.key, LastAttemptSequence: uint64(len(one.deltas))})

@@ -3,6 +3,7 @@ server here, the checker hears first."""
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from reach.core import events as ev
@@ -139,7 +140,9 @@ class AgentDoor(ServerEnd):
             else:
                 self._act(item)
 
-    def _hello(self, agent_type: str, joining: Joining, running: list[tuple[str, str, int, int]]) -> None:
+    def _hello(self, agent_type: str, said: Joining, running: list[tuple[str, str, int, int]], number: int) -> None:
+        joining = copy(said)
+        joining.hello = number
         try:
             self._pool = self.server.reach.hello(self.tenant, agent_type, joining, self, running, {})
         except ReachError as error:

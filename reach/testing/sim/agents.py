@@ -51,6 +51,7 @@ class Agent(Attempts):
         self._slots = slots
         self.sessions: dict[tuple[str, str], None] = {}
         """Sessions that its process has had tasks of."""
+        self.hellos = 0
         self._forget_stream()
 
     def _forget_stream(self) -> None:
@@ -68,6 +69,7 @@ class Agent(Attempts):
         """A process knows nothing of the one before."""
         self.forget()
         self.sessions.clear()
+        self.hellos = 0
         self._forget_stream()
 
     # -- its process --------------------------------------------------------------------------------------------------
@@ -181,7 +183,8 @@ class Agent(Attempts):
         running += [(*outcome.key, outcome.attempt, 0) for outcome in self.unacknowledged.values()]
         self.tell("says hello, runs {}", [f"{one[1]} #{one[2]}" for one in running])
         assert self.stream is not None
-        self.stream.up.put(("hello", self._type, self._joining, running))
+        self.hellos += 1
+        self.stream.up.put(("hello", self._type, self._joining, running, self.hellos))
 
     def on_welcome(self, generation: int, unknown: Any, replay: Any, heartbeat_ms: int) -> None:
         """The hello is answered."""

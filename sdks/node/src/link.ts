@@ -26,6 +26,9 @@ const LATE_EVERY_MS = 1_000;
 /** The server has given the attempt up: stop working on it. */
 const LOST: ReadonlySet<Reason> = new Set(["STALE_ATTEMPT", "UNKNOWN_ATTEMPT", "STALE_GENERATION"]);
 
+/** Numbers those of this process. */
+let hellos = 0n;
+
 /** What an instance says of itself when it joins. */
 export type Registered = Exclude<MessageInitShape<typeof RegistrationSchema>, Registration> & {
   instanceId: string;
@@ -193,7 +196,8 @@ export class Link implements Peer {
     // None: it takes any.
     const methods = this.handlers.has(DEFAULT_METHOD) ? [] : [...this.handlers.values()].map(methodOf);
     const registration = { ...this.registration, methods };
-    return { link: LINK, registration, running: this.attempts.named(), status: this.#status() };
+    hellos += 1n;
+    return { link: LINK, number: hellos, registration, running: this.attempts.named(), status: this.#status() };
   }
 
   #status(): Status {

@@ -131,6 +131,15 @@ test("HAZ-4 resync is answered by a hello and all results without acknowledgemen
   assert.equal(server.streams.length, 1);
 });
 
+test("HAZ-4 hellos are counted over all streams", async () => {
+  await joined({ default: (task) => task.taskId });
+  const stream = await server.stream();
+  stream.send({ resync: true });
+  const [first, again] = await stream.wait("hellos", 2);
+  const [anew] = (await reconnected(stream)).items("hellos");
+  assert.ok(0n < first.number && first.number < again.number && again.number < anew.number);
+});
+
 test("F4 what is said while the link changes hands waits for the welcome", async () => {
   let goOn;
   const waits = new Promise((resolve) => (goOn = resolve));

@@ -31,7 +31,7 @@ from agentreach.v1 import task_pb2 as agentreach_dot_v1_dot_task__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61gentreach/v1/attach.proto\x12\ragentreach.v1\x1a\x19\x61gentreach/v1/agent.proto\x1a\x1b\x61gentreach/v1/attempt.proto\x1a\x1c\x61gentreach/v1/dispatch.proto\x1a\x19\x61gentreach/v1/error.proto\x1a\x1b\x61gentreach/v1/payload.proto\x1a\x18\x61gentreach/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\"\x8a\x04\n\rAttachRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12-\n\x07opening\x18\x02 \x01(\x0b\x32\x1c.agentreach.v1.StreamOpening\x12$\n\x06hellos\x18\x03 \x03(\x0b\x32\x14.agentreach.v1.Hello\x12&\n\x05\x62\x65\x61ts\x18\x04 \x03(\x0b\x32\x17.agentreach.v1.LinkBeat\x12-\n\x07\x61\x63\x63\x65pts\x18\x05 \x03(\x0b\x32\x1c.agentreach.v1.AttemptAccept\x12+\n\x06\x64\x65ltas\x18\x06 \x03(\x0b\x32\x1b.agentreach.v1.AttemptDelta\x12\x30\n\x08progress\x18\x07 \x03(\x0b\x32\x1e.agentreach.v1.AttemptProgress\x12-\n\x07results\x18\x08 \x03(\x0b\x32\x1c.agentreach.v1.AttemptResult\x12-\n\x07\x65\x66\x66\x65\x63ts\x18\t \x03(\x0b\x32\x1c.agentreach.v1.EffectRequest\x12\"\n\x05pongs\x18\n \x03(\x0b\x32\x13.agentreach.v1.Pong\x12\x30\n\x08handoffs\x18\x0b \x03(\x0b\x32\x1e.agentreach.v1.HandoffSnapshot\x12(\n\x08goodbyes\x18\x0c \x03(\x0b\x32\x16.agentreach.v1.Goodbye\"\xb0\x05\n\x0e\x41ttachResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12-\n\x07welcome\x18\x02 \x01(\x0b\x32\x1c.agentreach.v1.StreamWelcome\x12)\n\x05links\x18\x03 \x03(\x0b\x32\x1a.agentreach.v1.LinkWelcome\x12,\n\x08refusals\x18\x04 \x03(\x0b\x32\x1a.agentreach.v1.LinkRefusal\x12$\n\x06offers\x18\x05 \x03(\x0b\x32\x14.agentreach.v1.Offer\x12-\n\x07\x63\x61ncels\x18\x06 \x03(\x0b\x32\x1c.agentreach.v1.CancelAttempt\x12\x33\n\x10\x61\x63knowledgements\x18\x07 \x03(\x0b\x32\x19.agentreach.v1.AttemptKey\x12-\n\x07\x63redits\x18\x08 \x03(\x0b\x32\x1c.agentreach.v1.AttemptCredit\x12*\n\x06grants\x18\t \x03(\x0b\x32\x1a.agentreach.v1.EffectGrant\x12\"\n\x05pings\x18\n \x03(\x0b\x32\x13.agentreach.v1.Ping\x12(\n\x06\x64rains\x18\x0b \x03(\x0b\x32\x18.agentreach.v1.LinkDrain\x12\x0e\n\x06resync\x18\x0c \x01(\x08\x12\x0e\n\x06reopen\x18\r \x01(\x08\x12)\n\x08redirect\x18\x0e \x01(\x0b\x32\x17.agentreach.v1.Redirect\x12+\n\x06inputs\x18\x0f \x03(\x0b\x32\x1b.agentreach.v1.AttemptInput\x12/\n\x08handoffs\x18\x10 \x03(\x0b\x32\x1d.agentreach.v1.HandoffRequest\x12(\n\x05nodes\x18\x11 \x01(\x0b\x32\x19.agentreach.v1.KnownNodes\"\xa4\x01\n\x05Hello\x12\x0c\n\x04link\x18\x01 \x01(\r\x12\x31\n\x0cregistration\x18\x02 \x01(\x0b\x32\x1b.agentreach.v1.Registration\x12.\n\x07running\x18\x03 \x03(\x0b\x32\x1d.agentreach.v1.RunningAttempt\x12*\n\x06status\x18\x04 \x01(\x0b\x32\x1a.agentreach.v1.AgentStatus\"W\n\x0eRunningAttempt\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\x1d\n\x15last_attempt_sequence\x18\x02 \x01(\x04\"X\n\x08LinkBeat\x12\x0c\n\x04link\x18\x01 \x01(\r\x12*\n\x06status\x18\x02 \x01(\x0b\x32\x1a.agentreach.v1.AgentStatus\x12\x12\n\nlast_frame\x18\x03 \x01(\x04\"\xe4\x01\n\x0bLinkWelcome\x12\x0c\n\x04link\x18\x01 \x01(\r\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x10\n\x08warnings\x18\x04 \x03(\t\x12\x35\n\x12heartbeat_interval\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07unknown\x18\x06 \x03(\x0b\x32\x19.agentreach.v1.AttemptKey\x12)\n\x06replay\x18\x07 \x03(\x0b\x32\x19.agentreach.v1.AttemptKey\"x\n\x0bLinkRefusal\x12\x0c\n\x04link\x18\x01 \x01(\r\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.agentreach.v1.Error\x12&\n\x03key\x18\x03 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\x0e\n\x06\x63losed\x18\x04 \x01(\x08\"\x9b\x01\n\rCancelAttempt\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12*\n\x06reason\x18\x03 \x01(\x0e\x32\x1a.agentreach.v1.ErrorReason\x12(\n\x05grace\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"T\n\rAttemptCredit\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\"U\n\rEffectRequest\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\x0e\n\x06\x65\x66\x66\x65\x63t\x18\x03 \x01(\t\"z\n\x0b\x45\x66\x66\x65\x63tGrant\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\x0e\n\x06\x65\x66\x66\x65\x63t\x18\x03 \x01(\t\x12%\n\x07refusal\x18\x04 \x01(\x0b\x32\x14.agentreach.v1.Error\"#\n\x04Ping\x12\x0c\n\x04link\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\x04\"#\n\x04Pong\x12\x0c\n\x04link\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\x04\"F\n\tLinkDrain\x12\x0c\n\x04link\x18\x01 \x01(\r\x12+\n\x08\x64\x65\x61\x64line\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x1b\n\x08Redirect\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\"(\n\x07Goodbye\x12\x0c\n\x04link\x18\x01 \x01(\r\x12\x0f\n\x07release\x18\x02 \x01(\x08\"\x91\x01\n\x0c\x41ttemptInput\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\x10\n\x08input_id\x18\x03 \x01(\t\x12\'\n\x07payload\x18\x04 \x01(\x0b\x32\x16.agentreach.v1.Payload\x12\x10\n\x08question\x18\x05 \x01(\t\"\x86\x01\n\x0eHandoffRequest\x12\x0c\n\x04link\x18\x01 \x01(\r\x12*\n\x07session\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12*\n\x07timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"m\n\x0fHandoffSnapshot\x12\x0c\n\x04link\x18\x01 \x01(\r\x12*\n\x07session\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\x12\x10\n\x08snapshot\x18\x03 \x01(\x0c\x12\x0e\n\x06tenant\x18\x04 \x01(\t2Y\n\x0c\x41gentService\x12I\n\x06\x41ttach\x12\x1c.agentreach.v1.AttachRequest\x1a\x1d.agentreach.v1.AttachResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61gentreach/v1/attach.proto\x12\ragentreach.v1\x1a\x19\x61gentreach/v1/agent.proto\x1a\x1b\x61gentreach/v1/attempt.proto\x1a\x1c\x61gentreach/v1/dispatch.proto\x1a\x19\x61gentreach/v1/error.proto\x1a\x1b\x61gentreach/v1/payload.proto\x1a\x18\x61gentreach/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\"\x8a\x04\n\rAttachRequest\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12-\n\x07opening\x18\x02 \x01(\x0b\x32\x1c.agentreach.v1.StreamOpening\x12$\n\x06hellos\x18\x03 \x03(\x0b\x32\x14.agentreach.v1.Hello\x12&\n\x05\x62\x65\x61ts\x18\x04 \x03(\x0b\x32\x17.agentreach.v1.LinkBeat\x12-\n\x07\x61\x63\x63\x65pts\x18\x05 \x03(\x0b\x32\x1c.agentreach.v1.AttemptAccept\x12+\n\x06\x64\x65ltas\x18\x06 \x03(\x0b\x32\x1b.agentreach.v1.AttemptDelta\x12\x30\n\x08progress\x18\x07 \x03(\x0b\x32\x1e.agentreach.v1.AttemptProgress\x12-\n\x07results\x18\x08 \x03(\x0b\x32\x1c.agentreach.v1.AttemptResult\x12-\n\x07\x65\x66\x66\x65\x63ts\x18\t \x03(\x0b\x32\x1c.agentreach.v1.EffectRequest\x12\"\n\x05pongs\x18\n \x03(\x0b\x32\x13.agentreach.v1.Pong\x12\x30\n\x08handoffs\x18\x0b \x03(\x0b\x32\x1e.agentreach.v1.HandoffSnapshot\x12(\n\x08goodbyes\x18\x0c \x03(\x0b\x32\x16.agentreach.v1.Goodbye\"\xb0\x05\n\x0e\x41ttachResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12-\n\x07welcome\x18\x02 \x01(\x0b\x32\x1c.agentreach.v1.StreamWelcome\x12)\n\x05links\x18\x03 \x03(\x0b\x32\x1a.agentreach.v1.LinkWelcome\x12,\n\x08refusals\x18\x04 \x03(\x0b\x32\x1a.agentreach.v1.LinkRefusal\x12$\n\x06offers\x18\x05 \x03(\x0b\x32\x14.agentreach.v1.Offer\x12-\n\x07\x63\x61ncels\x18\x06 \x03(\x0b\x32\x1c.agentreach.v1.CancelAttempt\x12\x33\n\x10\x61\x63knowledgements\x18\x07 \x03(\x0b\x32\x19.agentreach.v1.AttemptKey\x12-\n\x07\x63redits\x18\x08 \x03(\x0b\x32\x1c.agentreach.v1.AttemptCredit\x12*\n\x06grants\x18\t \x03(\x0b\x32\x1a.agentreach.v1.EffectGrant\x12\"\n\x05pings\x18\n \x03(\x0b\x32\x13.agentreach.v1.Ping\x12(\n\x06\x64rains\x18\x0b \x03(\x0b\x32\x18.agentreach.v1.LinkDrain\x12\x0e\n\x06resync\x18\x0c \x01(\x08\x12\x0e\n\x06reopen\x18\r \x01(\x08\x12)\n\x08redirect\x18\x0e \x01(\x0b\x32\x17.agentreach.v1.Redirect\x12+\n\x06inputs\x18\x0f \x03(\x0b\x32\x1b.agentreach.v1.AttemptInput\x12/\n\x08handoffs\x18\x10 \x03(\x0b\x32\x1d.agentreach.v1.HandoffRequest\x12(\n\x05nodes\x18\x11 \x01(\x0b\x32\x19.agentreach.v1.KnownNodes\"\xb4\x01\n\x05Hello\x12\x0c\n\x04link\x18\x01 \x01(\r\x12\x31\n\x0cregistration\x18\x02 \x01(\x0b\x32\x1b.agentreach.v1.Registration\x12.\n\x07running\x18\x03 \x03(\x0b\x32\x1d.agentreach.v1.RunningAttempt\x12*\n\x06status\x18\x04 \x01(\x0b\x32\x1a.agentreach.v1.AgentStatus\x12\x0e\n\x06number\x18\x05 \x01(\x04\"W\n\x0eRunningAttempt\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\x1d\n\x15last_attempt_sequence\x18\x02 \x01(\x04\"X\n\x08LinkBeat\x12\x0c\n\x04link\x18\x01 \x01(\r\x12*\n\x06status\x18\x02 \x01(\x0b\x32\x1a.agentreach.v1.AgentStatus\x12\x12\n\nlast_frame\x18\x03 \x01(\x04\"\xe4\x01\n\x0bLinkWelcome\x12\x0c\n\x04link\x18\x01 \x01(\r\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x10\n\x08warnings\x18\x04 \x03(\t\x12\x35\n\x12heartbeat_interval\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07unknown\x18\x06 \x03(\x0b\x32\x19.agentreach.v1.AttemptKey\x12)\n\x06replay\x18\x07 \x03(\x0b\x32\x19.agentreach.v1.AttemptKey\"x\n\x0bLinkRefusal\x12\x0c\n\x04link\x18\x01 \x01(\r\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.agentreach.v1.Error\x12&\n\x03key\x18\x03 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\x0e\n\x06\x63losed\x18\x04 \x01(\x08\"\x9b\x01\n\rCancelAttempt\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12*\n\x06reason\x18\x03 \x01(\x0e\x32\x1a.agentreach.v1.ErrorReason\x12(\n\x05grace\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"T\n\rAttemptCredit\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\"U\n\rEffectRequest\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\x0e\n\x06\x65\x66\x66\x65\x63t\x18\x03 \x01(\t\"z\n\x0b\x45\x66\x66\x65\x63tGrant\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\x0e\n\x06\x65\x66\x66\x65\x63t\x18\x03 \x01(\t\x12%\n\x07refusal\x18\x04 \x01(\x0b\x32\x14.agentreach.v1.Error\"#\n\x04Ping\x12\x0c\n\x04link\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\x04\"#\n\x04Pong\x12\x0c\n\x04link\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\x04\"F\n\tLinkDrain\x12\x0c\n\x04link\x18\x01 \x01(\r\x12+\n\x08\x64\x65\x61\x64line\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x1b\n\x08Redirect\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\"(\n\x07Goodbye\x12\x0c\n\x04link\x18\x01 \x01(\r\x12\x0f\n\x07release\x18\x02 \x01(\x08\"\x91\x01\n\x0c\x41ttemptInput\x12\x0c\n\x04link\x18\x01 \x01(\r\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.AttemptKey\x12\x10\n\x08input_id\x18\x03 \x01(\t\x12\'\n\x07payload\x18\x04 \x01(\x0b\x32\x16.agentreach.v1.Payload\x12\x10\n\x08question\x18\x05 \x01(\t\"\x86\x01\n\x0eHandoffRequest\x12\x0c\n\x04link\x18\x01 \x01(\r\x12*\n\x07session\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12*\n\x07timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"m\n\x0fHandoffSnapshot\x12\x0c\n\x04link\x18\x01 \x01(\r\x12*\n\x07session\x18\x02 \x01(\x0b\x32\x19.agentreach.v1.SessionKey\x12\x10\n\x08snapshot\x18\x03 \x01(\x0c\x12\x0e\n\x06tenant\x18\x04 \x01(\t2Y\n\x0c\x41gentService\x12I\n\x06\x41ttach\x12\x1c.agentreach.v1.AttachRequest\x1a\x1d.agentreach.v1.AttachResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,39 +43,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ATTACHRESPONSE']._serialized_start=771
   _globals['_ATTACHRESPONSE']._serialized_end=1459
   _globals['_HELLO']._serialized_start=1462
-  _globals['_HELLO']._serialized_end=1626
-  _globals['_RUNNINGATTEMPT']._serialized_start=1628
-  _globals['_RUNNINGATTEMPT']._serialized_end=1715
-  _globals['_LINKBEAT']._serialized_start=1717
-  _globals['_LINKBEAT']._serialized_end=1805
-  _globals['_LINKWELCOME']._serialized_start=1808
-  _globals['_LINKWELCOME']._serialized_end=2036
-  _globals['_LINKREFUSAL']._serialized_start=2038
-  _globals['_LINKREFUSAL']._serialized_end=2158
-  _globals['_CANCELATTEMPT']._serialized_start=2161
-  _globals['_CANCELATTEMPT']._serialized_end=2316
-  _globals['_ATTEMPTCREDIT']._serialized_start=2318
-  _globals['_ATTEMPTCREDIT']._serialized_end=2402
-  _globals['_EFFECTREQUEST']._serialized_start=2404
-  _globals['_EFFECTREQUEST']._serialized_end=2489
-  _globals['_EFFECTGRANT']._serialized_start=2491
-  _globals['_EFFECTGRANT']._serialized_end=2613
-  _globals['_PING']._serialized_start=2615
-  _globals['_PING']._serialized_end=2650
-  _globals['_PONG']._serialized_start=2652
-  _globals['_PONG']._serialized_end=2687
-  _globals['_LINKDRAIN']._serialized_start=2689
-  _globals['_LINKDRAIN']._serialized_end=2759
-  _globals['_REDIRECT']._serialized_start=2761
-  _globals['_REDIRECT']._serialized_end=2788
-  _globals['_GOODBYE']._serialized_start=2790
-  _globals['_GOODBYE']._serialized_end=2830
-  _globals['_ATTEMPTINPUT']._serialized_start=2833
-  _globals['_ATTEMPTINPUT']._serialized_end=2978
-  _globals['_HANDOFFREQUEST']._serialized_start=2981
-  _globals['_HANDOFFREQUEST']._serialized_end=3115
-  _globals['_HANDOFFSNAPSHOT']._serialized_start=3117
-  _globals['_HANDOFFSNAPSHOT']._serialized_end=3226
-  _globals['_AGENTSERVICE']._serialized_start=3228
-  _globals['_AGENTSERVICE']._serialized_end=3317
+  _globals['_HELLO']._serialized_end=1642
+  _globals['_RUNNINGATTEMPT']._serialized_start=1644
+  _globals['_RUNNINGATTEMPT']._serialized_end=1731
+  _globals['_LINKBEAT']._serialized_start=1733
+  _globals['_LINKBEAT']._serialized_end=1821
+  _globals['_LINKWELCOME']._serialized_start=1824
+  _globals['_LINKWELCOME']._serialized_end=2052
+  _globals['_LINKREFUSAL']._serialized_start=2054
+  _globals['_LINKREFUSAL']._serialized_end=2174
+  _globals['_CANCELATTEMPT']._serialized_start=2177
+  _globals['_CANCELATTEMPT']._serialized_end=2332
+  _globals['_ATTEMPTCREDIT']._serialized_start=2334
+  _globals['_ATTEMPTCREDIT']._serialized_end=2418
+  _globals['_EFFECTREQUEST']._serialized_start=2420
+  _globals['_EFFECTREQUEST']._serialized_end=2505
+  _globals['_EFFECTGRANT']._serialized_start=2507
+  _globals['_EFFECTGRANT']._serialized_end=2629
+  _globals['_PING']._serialized_start=2631
+  _globals['_PING']._serialized_end=2666
+  _globals['_PONG']._serialized_start=2668
+  _globals['_PONG']._serialized_end=2703
+  _globals['_LINKDRAIN']._serialized_start=2705
+  _globals['_LINKDRAIN']._serialized_end=2775
+  _globals['_REDIRECT']._serialized_start=2777
+  _globals['_REDIRECT']._serialized_end=2804
+  _globals['_GOODBYE']._serialized_start=2806
+  _globals['_GOODBYE']._serialized_end=2846
+  _globals['_ATTEMPTINPUT']._serialized_start=2849
+  _globals['_ATTEMPTINPUT']._serialized_end=2994
+  _globals['_HANDOFFREQUEST']._serialized_start=2997
+  _globals['_HANDOFFREQUEST']._serialized_end=3131
+  _globals['_HANDOFFSNAPSHOT']._serialized_start=3133
+  _globals['_HANDOFFSNAPSHOT']._serialized_end=3242
+  _globals['_AGENTSERVICE']._serialized_start=3244
+  _globals['_AGENTSERVICE']._serialized_end=3333
 # @@protoc_insertion_point(module_scope)

@@ -237,8 +237,13 @@ class Hello(_message.Message):
     REGISTRATION_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     link: _builtins.int
     """Number of the link, chosen by the client, unique on the stream, from 1."""
+    number: _builtins.int
+    """Grows with each hello of this process, on whatever stream, from 1. One that comes late, by a stream that is no more, is
+    not taken when a later one was: it does not name what was offered since. 0: it is taken in any case.
+    """
     @_builtins.property
     def registration(self) -> _agent_pb2.Registration:
         """What it is."""
@@ -258,10 +263,11 @@ class Hello(_message.Message):
         registration: _agent_pb2.Registration | None = ...,
         running: _abc.Iterable[Global___RunningAttempt] | None = ...,
         status: _agent_pb2.AgentStatus | None = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["registration", b"registration", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "registration", b"registration", "running", b"running", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["link", b"link", "number", b"number", "registration", b"registration", "running", b"running", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

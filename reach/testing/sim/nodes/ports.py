@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from agentreach.v1 import agent_pb2, attach_pb2, attempt_pb2, dispatch_pb2
+from agentreach.v1 import attach_pb2, attempt_pb2, dispatch_pb2
 from reach.core.model import EffectKind, Fault
 from reach.errors import ReachError
 from reach.runtime.faults import fault_of
@@ -172,7 +172,8 @@ def _said(item: tuple[Any, ...]) -> tuple[str, Any]:
     """One item of an agent: where it is in a frame, and what."""
     kind, *rest = item
     if kind == "hello":
-        hello = attach_pb2.Hello(link=LINK, registration=agent_pb2.Registration.FromString(rest[1].registration))
+        hello = attach_pb2.Hello(link=LINK, number=rest[3])
+        hello.registration.ParseFromString(rest[1].registration)
         hello.registration.boot_id = rest[1].boot_id
         for tenant, task_id, attempt, last in rest[2]:
             hello.running.add(key=_key((tenant, task_id), attempt), last_attempt_sequence=last)

@@ -65,6 +65,7 @@ public final class HelloAgent {
   private final Map<Name, Attempt> attempts = new HashMap<>();
   private StreamObserver<AttachRequest> up; // null while there is no stream
   private long lastFrame;
+  private long hellos; // how many we have said
   private boolean stopping;
 
   public static void main(String[] arguments) throws InterruptedException {
@@ -120,7 +121,7 @@ public final class HelloAgent {
         .setMaxConcurrency(SLOTS)
         .setReady(true)
         .addFeatures("ping");
-    var hello = Hello.newBuilder().setLink(LINK).setRegistration(registration);
+    var hello = Hello.newBuilder().setLink(LINK).setNumber(++hellos).setRegistration(registration);
     var frame = AttachRequest.newBuilder();
     for (var one : attempts.values()) {
       hello.addRunning(RunningAttempt.newBuilder().setKey(one.key).setLastAttemptSequence(one.deltas.size()));
