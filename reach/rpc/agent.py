@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from agentreach.v1 import attach_pb2, attach_pb2_grpc, attempt_pb2
 from reach.core import events as ev
@@ -31,7 +31,10 @@ LINKS = 1_000
 """Instances on one stream."""
 RUNNING = 100_000
 """Attempts that one hello may name."""
-CHANGING = "the link is changing hands: say it again after its welcome"
+CHANGING: Final = fault_of(unavailable("the link is changing hands: say it again after its welcome"))
+LEFT: Final = Fault(
+    ErrorClass.INVALID_REQUEST, Reason.UNKNOWN_ATTEMPT, "the link has ended with its goodbye, and its attempts with it"
+)
 EARLY = 10_000
 """Items that may come before the link is open."""
 EARLY_BYTES = 16 << 20
@@ -55,9 +58,10 @@ class AttachStream:
         """Frames that the agent was sent."""
         self._remote: RemoteLinks | None = None
         """Links that are other nodes'; made when there is one."""
-        self._parted: dict[int, None] = {}
-        """Links that were closed from here or handed back, until there is another hello: what the agent says of one
-        before it knows is not wrong. The oldest are forgotten beyond `LINKS`."""
+        self.parted: dict[int, Fault] = {}
+        """Links that were closed from here, handed back, or left, until there is another hello: what the agent says of
+        one before it knows, or of what it was offered as it left, is not wrong, but answered with this. The oldest are
+        forgotten beyond `LINKS`."""
         self.ours = False
         """The end of this stream is our doing: work waits for the agents to come back."""
         self.unheard = False
@@ -124,7 +128,7 @@ class AttachStream:
             link.pool = self._reach.hello(tenant, agent_type, joining, link, running, read_status(hello.status))
             link.instance_id = joining.instance_id
             self.links[number] = link
-            self._parted.pop(number, None)
+            self.parted.pop(number, None)
             if self._remote is not None:
                 self._remote.leaves(number)
             link.hands_over = HANDOFF in hello.registration.features
@@ -149,7 +153,7 @@ class AttachStream:
             self.part(hello.link)
             self._hop.back(attach_pb2.AttachRequest(hellos=[hello]).SerializeToString(), where)
             return
-        self._parted.pop(hello.link, None)
+        self.parted.pop(hello.link, None)
         if self._remote is None:
             peers = self.services.peers
             assert peers is not None
@@ -170,9 +174,9 @@ class AttachStream:
 
     def _too_early(self, link: AttachLink | None, act: Callable[[AttachLink, Any, Any], None], item: Any) -> None:
         """There is no hello, or it is not committed yet, or the link has gone elsewhere meanwhile: to be said again."""
-        if link is None and item.link in self._parted:
+        if link is None and item.link in self.parted:
             if hasattr(item, "key"):
-                self.refuse(item.link, item, fault_of(unavailable(CHANGING)))
+                self.refuse(item.link, item, self.parted[item.link])
         elif link is None:
             error = InvalidRequest(f"there is no link {item.link}: say hello first", Reason.UNEXPECTED_FRAME)
             self.refuse(item.link, item, fault_of(error))
@@ -251,13 +255,13 @@ class AttachStream:
             text = f"the snapshot has {len(message.snapshot)} bytes, at most {SNAPSHOT_BYTES} are allowed"
             raise InvalidRequest(text, Reason.PAYLOAD_TOO_LARGE)
 
-    def part(self, number: int, why: ErrorClass = ErrorClass.UNAVAILABLE) -> None:
+    def part(self, number: int, why: ErrorClass = ErrorClass.UNAVAILABLE, answer: Fault = CHANGING) -> None:
         """A link is not open here any more, and the agent may not know yet. Who may not come back is not waited for."""
         if why is not ErrorClass.UNAVAILABLE:
             return
-        self._parted[number] = None
-        if len(self._parted) > LINKS:
-            del self._parted[next(iter(self._parted))]
+        self.parted[number] = answer
+        if len(self.parted) > LINKS:
+            del self.parted[next(iter(self.parted))]
 
     def unlink(self, link: AttachLink) -> None:
         """The link is closed; the stream goes on."""
@@ -268,6 +272,11 @@ class AttachStream:
     def _goodbye(self, link: AttachLink, instance: Instance, message: attach_pb2.Goodbye) -> None:
         self._post(link, ev.Left(instance))
         self.unlink(link)
+        self.left(link.number)
+
+    def left(self, number: int) -> None:
+        """A link has ended with its goodbye."""
+        self.part(number, answer=LEFT)
 
     def close(self) -> None:
         """The stream is over: each link says so."""

@@ -64,7 +64,8 @@ class RemoteLinks:
 
     def take(self, frame: attach_pb2.AttachRequest) -> attach_pb2.AttachRequest:
         """Brings what is said of these links to their owners; what is left is to be handled here."""
-        if not self._stream.links and len(peers := set(self._links.values())) == 1:
+        here_too = self._stream.links or self._stream.parted
+        if not here_too and len(peers := set(self._links.values())) == 1:
             for kind in ("opening", "hellos", "sequence"):
                 frame.ClearField(kind)
             if said := frame.SerializeToString():
@@ -87,6 +88,7 @@ class RemoteLinks:
         """Links that end in peace are no more: their numbers may be another instance's, and they count no longer."""
         for goodbye in frame.goodbyes:
             self.leaves(goodbye.link)
+            self._stream.left(goodbye.link)
 
     def close(self, *, ours: bool) -> None:
         """The stream is over."""

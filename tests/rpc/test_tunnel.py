@@ -10,7 +10,7 @@ import pytest_asyncio
 from reach.core.model import PoolKey, TaskState
 from reach.core.pool import Pool
 from tests.rpc.nodes import Cluster, agent_of, cluster, owned, serve, spec, until
-from tests.rpc.peers import AgentByHand, CallerByHand, kind_of, reason_name, unique
+from tests.rpc.peers import AgentByHand, CallerByHand, key_of, kind_of, reason_name, unique
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -208,6 +208,26 @@ async def test_CLU_1_agents_at_any_node_serve_their_owner_several_links_several_
         pool = pool_of(nodes, name, agent_type)
         await until(lambda pool=pool: not pool.instances)  # type: ignore[misc]
     assert not agent.seen["refusals"]
+    await agent.close()
+    await caller.close()
+
+
+@pytest.mark.parametrize("owner", ["one", "two"])
+async def test_REG_7_an_offer_that_crosses_the_goodbye_of_its_agent_is_nothing_that_it_did_wrong(nodes, owner):
+    """Its outcome is not wanted, and neither out of order; other links of the stream go on."""
+    agent_type, stays = owned(nodes, owner), owned(nodes, "two")
+    agent, caller = await agent_of(nodes, agent_type, "one"), await caller_at(nodes, "two")
+    await agent.join(unique("stays"), link=2, agent_type=stays)
+    await caller.submit(1, "INTEREST_OUTCOME", **spec(agent_type))
+    offer = await agent.next("offers")
+    await agent.send(goodbyes=[{"link": 1}])
+    result = {"link": 1, "key": key_of(offer), "released": {"reason": "I leave"}}
+    await agent.send(beats=[{"link": 1}], results=[result])
+    refused = await agent.next("refusals")
+    assert (reason_name(refused.error), refused.key.task_id) == ("UNKNOWN_ATTEMPT", offer.task.task_id)
+    await caller.submit(2, "INTEREST_OUTCOME", **spec(stays))
+    await agent.serve(await agent.next("offers"), "done")
+    assert agent.seen["refusals"] == [refused]
     await agent.close()
     await caller.close()
 

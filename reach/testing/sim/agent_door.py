@@ -140,11 +140,12 @@ class AgentDoor(ServerEnd):
             else:
                 self._act(item)
 
-    def _hello(self, agent_type: str, said: Joining, running: list[tuple[str, str, int, int]], number: int) -> None:
+    def _hello(self, agent_type: str, said: Joining, running: list[tuple[str, str, int, int]], number: int,
+               status: dict[str, Any]) -> None:  # fmt: skip
         joining = copy(said)
         joining.hello = number
         try:
-            self._pool = self.server.reach.hello(self.tenant, agent_type, joining, self, running, {})
+            self._pool = self.server.reach.hello(self.tenant, agent_type, joining, self, running, status)
         except ReachError as error:
             self.close(fault_of(error))
 

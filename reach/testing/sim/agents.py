@@ -184,7 +184,8 @@ class Agent(Attempts):
         self.tell("says hello, runs {}", [f"{one[1]} #{one[2]}" for one in running])
         assert self.stream is not None
         self.hellos += 1
-        self.stream.up.put(("hello", self._type, self._joining, running, self.hellos))
+        status = {"availability": Availability.DRAINING} if self.leaving else {}
+        self.stream.up.put(("hello", self._type, self._joining, running, self.hellos, status))
 
     def on_welcome(self, generation: int, unknown: Any, replay: Any, heartbeat_ms: int) -> None:
         """The hello is answered."""

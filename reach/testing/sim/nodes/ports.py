@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from agentreach.v1 import attach_pb2, attempt_pb2, dispatch_pb2
+from agentreach.v1 import agent_pb2, attach_pb2, attempt_pb2, dispatch_pb2
 from reach.core.model import EffectKind, Fault
 from reach.errors import ReachError
 from reach.runtime.faults import fault_of
@@ -174,14 +174,14 @@ def _said(item: tuple[Any, ...]) -> tuple[str, Any]:
     if kind == "hello":
         hello = attach_pb2.Hello(link=LINK, number=rest[3])
         hello.registration.ParseFromString(rest[1].registration)
+        _available(hello.status, rest[4])
         hello.registration.boot_id = rest[1].boot_id
         for tenant, task_id, attempt, last in rest[2]:
             hello.running.add(key=_key((tenant, task_id), attempt), last_attempt_sequence=last)
         return "hellos", hello
     if kind == "beat":
         beat = attach_pb2.LinkBeat(link=LINK, last_frame=rest[1])
-        if "availability" in rest[0]:
-            beat.status.availability = int(rest[0]["availability"])  # type: ignore[assignment]
+        _available(beat.status, rest[0])
         return "beats", beat
     if kind == "goodbye":
         return "goodbyes", attach_pb2.Goodbye(link=LINK)
@@ -202,6 +202,11 @@ def _said(item: tuple[Any, ...]) -> tuple[str, Any]:
     if kind == "effect":
         return "effects", attach_pb2.EffectRequest(link=LINK, key=key, effect="pay")
     return "results", _result(key, rest[2], rest[3])
+
+
+def _available(said: agent_pb2.AgentStatus, status: dict[str, Any]) -> None:
+    if "availability" in status:
+        said.availability = int(status["availability"])  # type: ignore[assignment]
 
 
 def _result(key: attempt_pb2.AttemptKey, how: str, what: Any) -> attempt_pb2.AttemptResult:
