@@ -182,8 +182,8 @@ class Fleet:
                 continue
             named.add(task.key)
             if last > task.attempt_sequence:
-                task.attempt_sequence = 0
-                log_of(task, turn).fold_whole = False
+                if not log_of(task, turn).fold_whole:
+                    task.attempt_sequence = 0  # what it came to begins anew, else it goes on where it is
                 replay.append((tenant, task_id, attempt))
             elif last < task.attempt_sequence and task.log is not None:
                 task.log.fold_whole = False  # it has ended there: whether more was said, only the outcome can tell

@@ -11,6 +11,7 @@ from reach.core import health
 from reach.core.dialogue import Ask, Dialogue, Input, Question
 from reach.core.effects import Turn
 from reach.core.filters import version_of
+from reach.core.handed import StreamRow, ask_anew, resume
 from reach.core.history import PastAttempt
 from reach.core.instance_states import Availability, Health
 from reach.core.joining import Joining
@@ -96,8 +97,10 @@ def restore_task(
     turn: Turn,
     questions: Sequence[QuestionRow] = (),
     inputs: Sequence[InputRow] = (),
+    stream: StreamRow | None = None,
 ) -> None:
-    """A task without an outcome goes on: its last attempt waits for its instance, or its next one is due.
+    """A task without an outcome goes on: its last attempt waits for its instance, or its next one is due. `stream`: how
+    far it was told, if its former owner gave it up in peace.
 
     Persisted times are cut to what is sensible, so that a clock that leapt expires nothing: ages are at least 0, and
     a next try is at most its own policy's delay away.
@@ -114,7 +117,10 @@ def restore_task(
     task.accepted_ms = turn.now_ms - age
     if questions:
         task.dialogue = dialogue_of(pool, questions, inputs, turn)
-    resume_after_load(task, turn)
+    if stream is not None:
+        resume(task, stream, turn)
+    else:
+        resume_after_load(task, turn)
     begun = {row.number: row for row in attempts}
     failed: dict[int, FailureRow] = {row.number: row for row in failures}
     for number, failure in sorted(failed.items()):
@@ -141,6 +147,8 @@ def restore_task(
         _wait_again(pool, task, failed.get(task.attempt), turn)
     else:  # one that was given up, came back and was granted its effect runs: it must not be another's
         _wait_for_instance(pool, task, last, turn)
+    if stream is not None:
+        ask_anew(task, turn)
 
 
 def restore_waiting(pool: Pool, tasks: Sequence[Task], turn: Turn) -> None:

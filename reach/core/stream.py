@@ -133,13 +133,11 @@ def log_of(task: Task, turn: Turn) -> TaskLog:
 
 
 def _make_log(task: Task, turn: Turn) -> None:
-    log = task.log = TaskLog()
     now_ms = turn.now_ms
     if task.sequence > 3:  # without a log: it was loaded, and nothing happened since
-        log.fold_whole = False
-        resumed = (task.sequence, 0, task.accepted_wall_ms, Kind.RESUMED, task.sequence - 1)
-        log.append(resumed, EVENT_OVERHEAD, now_ms)
+        resumed_at(task, task.sequence, turn).fold_whole = False
         return
+    log = task.log = TaskLog()
     if task.sequence >= 1:
         log.append((1, 0, task.accepted_wall_ms, Kind.ACCEPTED, None), EVENT_OVERHEAD, now_ms)
     if task.sequence >= 2:
@@ -149,6 +147,14 @@ def _make_log(task: Task, turn: Turn) -> None:
     if task.sequence >= 3 and task.outcome is not None:
         ended = (3, task.attempt, task.outcome.ended_wall_ms, Kind.COMPLETE, task.outcome)
         log.append(ended, size_of(Kind.COMPLETE, task.outcome), now_ms)
+
+
+def resumed_at(task: Task, sequence: int, turn: Turn) -> TaskLog:
+    """A log that begins with the event that the task was resumed, under this number."""
+    log = task.log = TaskLog()
+    task.sequence = sequence
+    log.append((sequence, 0, task.accepted_wall_ms, Kind.RESUMED, sequence - 1), EVENT_OVERHEAD, turn.now_ms)
+    return log
 
 
 def emit(task: Task, kind: Kind, data: Any, turn: Turn) -> None:
@@ -164,12 +170,17 @@ def emit(task: Task, kind: Kind, data: Any, turn: Turn) -> None:
         else:
             log_of(task, turn)
     task.sequence += 1
-    if task.sequence > task.reserved > 0 and not task.volatile:
-        task.reserved += RESERVE
-        turn.writes.reserves.append(ReserveRow(task.row, task.pool.shard, task.reserved))
+    reserve(task, task.sequence, turn)
     if kind == _STARTED:
         data = place_of(task)
     task.log.append((task.sequence, task.attempt, turn.wall_ms, kind, data), size_of(kind, data), turn.now_ms)
+
+
+def reserve(task: Task, sequence: int, turn: Turn) -> None:
+    """Nobody else gives this number to another event of the task, whenever this process ends."""
+    if sequence > task.reserved > 0 and not task.volatile:
+        task.reserved += RESERVE
+        turn.writes.reserves.append(ReserveRow(task.row, task.pool.shard, task.reserved))
 
 
 def resume_after_load(task: Task, turn: Turn) -> None:
@@ -200,6 +211,11 @@ def unsubscribe(reader: Reader) -> None:
         task.waiters.remove(reader)
     if task.log is not None and reader in task.log.readers:
         task.log.readers.remove(reader)
+
+
+def ends_with(events: list[Event]) -> bool:
+    """Whether a reader that is told these events has the last one then; none: it had it before."""
+    return not events or events[-1][3] == _COMPLETE
 
 
 def flush(task: Task, turn: Turn) -> None:

@@ -182,10 +182,12 @@ class Branches:
     # -- moves --------------------------------------------------------------------------------------------------------
 
     def moved(self, shard: int) -> None:
-        """A shard has another owner."""
-        owner = self._peers.owners.node_of(shard)
+        """A shard has another owner. What a stream has on the former one comes to its end by itself, if that one hands
+        over: it still tells what it has not told yet, and then that the shard has moved."""
+        owners = self._peers.owners
+        owner = owners.node_of(shard)
         for peer, shards in list(self._shards.items()):
-            if shard in shards and owner != peer:
+            if shard in shards and owner != peer and not owners.hands_over(peer.node_id):
                 channel = self._channels.pop(peer, None)
                 if channel is not None:
                     channel.close(ours=True)

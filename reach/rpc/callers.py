@@ -11,7 +11,7 @@ from agentreach.v1 import dispatch_pb2, event_pb2
 from reach.core.at_hand import EVENTS, OUTCOME
 from reach.core.model import Fault, Task
 from reach.core.spread import Placing
-from reach.core.stream import READER_CREDIT, Interest, Reader
+from reach.core.stream import READER_CREDIT, Interest, Reader, ends_with
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.branches import Branches
 from reach.rpc.peer_messages import unavailable
@@ -304,7 +304,7 @@ class CallerStream:
             message = event_pb2.TaskEvent()
             fill_event(message, task, event)
             self.out.put(event_item(message))
-        if task.outcome is not None and reader.after >= task.sequence and self._readers.get(task.task_id) is reader:
+        if ends_with(events) and self._readers.get(task.task_id) is reader:
             self._forget(task.task_id)
 
     def ended(self, reader: Reader, task: Task) -> None:

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
 from reach.runtime.departures import ARRIVALS
 from reach.runtime.host import Host
-from reach.runtime.moving import add, leave, take
+from reach.runtime.moving import add, leave, pause, streams_of, take
 from reach.runtime.retention import Tending
+from reach.runtime.shard import Shard
 from reach.runtime.takeover import Coming, Takeover
 from reach.store.base import SharedJournal, StoreError
 
@@ -28,6 +29,12 @@ CONFIRM_SECONDS: Final = 0.5
 """How often epochs are confirmed. Larger: a node that lost a shard it has nothing to write for notices later."""
 SURE_MS: Final = 2_000
 """How long a confirmation is worth something. Others may claim at any time, and serve at once."""
+SETTLE_SECONDS: Final = 1.0
+"""How long what is decided for shards that leave may take to be kept and told. Larger: one that hangs is waited for."""
+HAND_OVER_MS: Final = 2_000
+"""How long a shard is waited for that a living node is to give up. Larger: one that hangs holds it up for longer."""
+LOOK_SECONDS: Final = 0.025
+"""How often it is asked meanwhile whether it was."""
 LOG_EVERY_MS: Final = 10_000
 LEARN_MS: Final = 500
 """How long after a loss the wish may come that explains it: the heir may hear of it first, and claim at once. Until
@@ -70,6 +77,14 @@ class Claims:
         self.may_claim: Callable[[], bool] = lambda: True
         """Whether the wish can be trusted. Who does not surely belong to the cluster keeps what it has, and would only
         take away, time and again, what others were given meanwhile."""
+        self.has_holder: Callable[[int], bool] = lambda shard: False
+        """Whether a living node has a shard that is wished here, and will give it up."""
+        self._awaited: dict[int, int] = {}
+        """Shards that are to be given up by others first, and since when."""
+        self._waits = False
+        """Some of them are waited for."""
+        self._leaving: frozenset[int] = frozenset()
+        """Shards that are served no more, and not given up yet."""
         self._unexplained: dict[int, int] = {}
         """Shards that another node has claimed though, as far as is known, they are to be here; and since when."""
         self._brought: list[tuple[int, int]] = []
@@ -100,6 +115,11 @@ class Claims:
         """The epochs of what is served."""
         known = self._journal.epochs()
         return {shard: known[shard] for shard in sorted(self.owned) if shard in known}
+
+    @property
+    def has_left(self) -> bool:
+        """Nothing is owned, and all that was is given up."""
+        return not self.owned and not self._leaving
 
     def certainly(self, act: Callable[[], object]) -> None:
         """See `Pools.certainly`."""
@@ -134,7 +154,7 @@ class Claims:
                             self._logged_ms = now_ms
                             log.error("what this node owns cannot be confirmed: %s", error)
                     try:
-                        async with asyncio.timeout(CONFIRM_SECONDS):
+                        async with asyncio.timeout(LOOK_SECONDS if self._waits else CONFIRM_SECONDS):
                             await self._stirred.wait()
                     except TimeoutError:
                         pass
@@ -179,8 +199,11 @@ class Claims:
             self._drop(unwished, "shards are wished elsewhere before they have come")
             await self._tending.do(partial(self._journal.give_up, unwished))
         self._explain()
-        if (missing := wished - self.owned - self._coming() - self._unexplained.keys()) and self.may_claim():
-            await self._claim(missing, tasks)
+        missing = wished - self.owned - self._coming() - self._unexplained.keys()
+        held = self._held(missing)
+        self._waits = bool(held) and self.may_claim()
+        if missing and self.may_claim():
+            await self._claim(missing - held, held, tasks)
         if self.owned == self._wished:
             self._settled.set()
             self.has_settled = True
@@ -197,11 +220,20 @@ class Claims:
         if dropped:
             log.info(why, extra={"shards": sorted(dropped)})
 
-    async def _claim(self, shards: frozenset[int], tasks: asyncio.TaskGroup) -> None:
+    def _held(self, missing: frozenset[int]) -> frozenset[int]:
+        """Those that others are about to give up: who takes them sooner cannot know how far their streams were told."""
+        now_ms = self._clock.now_ms()
+        self._awaited = {shard: self._awaited.get(shard, now_ms) for shard in missing if self.has_holder(shard)}
+        return frozenset(shard for shard, since_ms in self._awaited.items() if now_ms - since_ms < HAND_OVER_MS)
+
+    async def _claim(self, shards: frozenset[int], held: frozenset[int], tasks: asyncio.TaskGroup) -> None:
         """Claims in the writer: after all that was written before, and before anything that is decided under the claim.
-        All else takes longer, and nothing waits for it."""
-        self._host.committer.forget(shards)
-        epochs = await self._tending.do(partial(self._journal.claim, shards))
+        All else takes longer, and nothing waits for it. Of what is `held`, only what was given up by now."""
+        self._host.committer.forget(shards | held)
+        epochs = await self._tending.do(partial(self._journal.claim, shards)) if shards else {}
+        epochs |= await self._tending.do(partial(self._journal.claim, held, given_up=True)) if held else {}
+        if not epochs:
+            return
         takeover = Takeover(self._host, self._journal, self._loads, epochs, self._when_confirmed)
         self._takeovers[takeover] = None
         tasks.create_task(self._take_over(takeover), name="take over")
@@ -230,21 +262,34 @@ class Claims:
         takeover.served(coming)
         served.set_result(True)
         self.owned |= coming.shards
+        self._host.committer.tend(partial(self._journal.came, coming.shards))
         self.on_change()
         log.info("shards came", extra={"epochs": coming.epochs, "tasks": coming.count})
         self._stirred.set()
 
     async def _leave(self, shards: frozenset[int]) -> None:
-        if not shards:
-            return
-        try:
-            async with asyncio.timeout(CONFIRM_SECONDS):
-                await self._host.settled()  # what is decided is kept, and told
-        except TimeoutError:
+        if not shards or not await self._is_settled(CONFIRM_SECONDS):
             return  # it may wait for what is owned to be confirmed: that first, and then again
-        self._forget(shards)
-        await self._tending.do(partial(self._journal.give_up, shards))
-        log.info("shards were given up", extra={"shards": sorted(shards)})
+        self._leaving = shards
+        try:
+            self.owned -= shards
+            self.on_change()
+            paused = pause(self._host, shards)
+            streams = streams_of(self._host, paused) if await self._is_settled(SETTLE_SECONDS) else []
+            self._forget(shards, paused)
+            await self._tending.do(partial(self._journal.give_up, shards, streams))
+        finally:
+            self._leaving = frozenset()
+        log.info("shards were given up", extra={"shards": sorted(shards), "streams": len(streams)})
+
+    async def _is_settled(self, seconds: float) -> bool:
+        """Whether what is decided is kept, and told, within this time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._host.settled()
+        except TimeoutError:
+            return False
+        return True
 
     def _lost(self, shards: frozenset[int]) -> None:
         if lost := shards & self.owned:
@@ -272,9 +317,9 @@ class Claims:
         if taken := [shard for shard in taken if shard not in moved]:
             _warn(taken)
 
-    def _forget(self, shards: frozenset[int]) -> None:
+    def _forget(self, shards: frozenset[int], paused: Sequence[Shard] = ()) -> None:
         self.owned -= shards
-        leave(self._host, shards)
+        leave(self._host, shards, paused)
         self._host.committer.forget(shards)
         self.on_change()
 

@@ -160,7 +160,8 @@ class Returning:
         key = host.level_1.restore(task, selector, PoolKey(row.pool_tenant, row.agent_type))
         if task.root_task_id:
             self.asked_for.append(task)
-        if not (row.attempt or stored.attempts or stored.failures or task.session or task.start_delay_ms):
+        had = row.attempt or stored.attempts or stored.failures or stored.stream
+        if not (had or task.session or task.start_delay_ms):
             self._waiting.setdefault(key, []).append(task)
             return
         attempts = list(stored.attempts)
@@ -171,4 +172,4 @@ class Returning:
         if stored.handle is not None and attempts and stored.handle.number == attempts[-1].number:
             task.handle = stored.handle.handle
         pool = self._ground.pool(key)
-        restore_task(pool, task, attempts, stored.failures, self._turn, stored.questions, stored.inputs)
+        restore_task(pool, task, attempts, stored.failures, self._turn, stored.questions, stored.inputs, stored.stream)

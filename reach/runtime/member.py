@@ -60,6 +60,9 @@ class Member:
         self._info = info
         self._owners: list[Peer | None] = [NOBODY] * SHARDS
         self._watchers: list[Moved] = []
+        self._wish: tuple[str, ...] = ()
+        self._holders: list[str] = [""] * SHARDS
+        """Who was to have each shard before it was to go to the node that is to have it now."""
         self._records: dict[AgentKey, tuple[bytes, str, bytes]] = {}
         """Registration and boot of the agents of this node's pools, and what all are to know of them."""
         self._standing = Standing.OUT
@@ -67,6 +70,7 @@ class Member:
         host.owners = self
         host.on_joined = self._joined.set
         claims.on_change = self._look
+        claims.has_holder = lambda shard: self.hands_over(self._holders[shard])
         claims.may_claim = lambda: cluster.membership.standing is Standing.MEMBER
 
     def reached_at(self, address: str) -> None:
@@ -84,6 +88,11 @@ class Member:
         nodes = self._cluster.membership.nodes()
         return [Peer(name, info.peer_address) for name, info in nodes.items() if name != self._info.node_id]
 
+    def hands_over(self, node_id: str) -> bool:
+        """See Owners."""
+        info = self._cluster.membership.nodes().get(node_id)
+        return info is not None and info.node_id != self._info.node_id and info.store_reachable
+
     def watch(self, moved: Moved) -> None:
         """See Owners."""
         self._watchers.append(moved)
@@ -93,6 +102,7 @@ class Member:
         wish, nodes = self._cluster.placement.wish().nodes, self._cluster.membership.nodes()
         self._tell_of_standing()
         if wish:
+            self._remember(wish)
             self._claims.wish(self._cluster.placement.wish().shards_of(self._info.node_id))
         before, owned = self._owners, self._claims.owned
         self._owners = [None if shard in owned else NOBODY for shard in range(SHARDS)]
@@ -105,6 +115,12 @@ class Member:
         for shard in changed:
             for moved in self._watchers:
                 moved(shard)
+
+    def _remember(self, wish: Sequence[str]) -> None:
+        for shard, (before, name) in enumerate(zip(self._wish, wish, strict=False)):
+            if before != name:
+                self._holders[shard] = before
+        self._wish = tuple(wish)
 
     def _tell_of_standing(self) -> None:
         standing = self._cluster.membership.standing
@@ -153,7 +169,7 @@ class Member:
             async with asyncio.timeout(min(seconds, LEAVE_SECONDS)):
                 self._info = self._info._replace(weight=0)
                 await cluster.membership.update(self._info)
-                while self._claims.owned and self._has_heirs():  # noqa: ASYNC110 - seldom, and for some seconds at most
+                while not self._claims.has_left and self._has_heirs():  # noqa: ASYNC110 - seldom, and for some seconds at most
                     await asyncio.sleep(0.02)
         except TimeoutError:
             log.warning("this node goes without handing over: nobody took over in time")

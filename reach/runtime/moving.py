@@ -7,16 +7,18 @@ they find the new owner. Work that agents do goes on meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from reach.core.effects import Turn
+from reach.core.handed import StreamRow, handed
 from reach.core.model import FIRST_TERMINAL, Task
 from reach.core.pool import Pool
 from reach.core.restore import served_late
 from reach.runtime.agents import let_go, moved
 from reach.runtime.departures import readers_of
 from reach.runtime.loading import bring
+from reach.runtime.shard import Shard
 from reach.store.base import StoredTask, some
 
 if TYPE_CHECKING:
@@ -42,6 +44,21 @@ def take(host: Host, coming: Coming) -> None:
     host.on_taken()
 
 
+def pause(host: Host, shards: Collection[int]) -> list[Shard]:
+    """From now on nothing more happens to these shards: what is said to them is for their next owner. What happened
+    before is still kept and told, and then they are left (`leave`)."""
+    paused = [host.shards.pop(number) for number in shards if number in host.shards]
+    for shard in paused:
+        _answer(shard)
+    return paused
+
+
+def streams_of(host: Host, paused: Sequence[Shard]) -> list[StreamRow]:
+    """How far the tasks of shards that are paused were told, once all of it was."""
+    pools = {pool for shard in paused for pool in shard.pools.values()}
+    return handed(task for task in host.tasks.values() if task.pool in pools)
+
+
 def abandon(host: Host, coming: Coming) -> None:
     """What came of these shards is forgotten: they are another node's, or read anew."""
     for task in coming.asked_for:
@@ -58,23 +75,20 @@ def add(host: Host, tasks: list[StoredTask]) -> None:
         host.arm_all()
 
 
-def leave(host: Host, shards: Collection[int]) -> None:
-    """Forgets shards that are another node's, or are about to be."""
-    _clear(host, shards)
+def leave(host: Host, shards: Collection[int], paused: Sequence[Shard] = ()) -> None:
+    """Forgets shards that are another node's, or are about to be; those that are paused, too."""
+    _clear(host, shards, paused)
     host.sessions.leave(shards)
     host.outbox.leave(shards)
     host.departures.leave(shards)
     host.homeward.leave(shards)
 
 
-def _clear(host: Host, shards: Collection[int]) -> None:
-    gone = [host.shards.pop(number) for number in shards if number in host.shards]
+def _clear(host: Host, shards: Collection[int], paused: Sequence[Shard] = ()) -> None:
+    gone = [*paused, *(host.shards.pop(number) for number in shards if number in host.shards)]
     for shard in gone:
         shard.gone = True
-        mail, shard.mail = shard.mail, {}
-        for events in mail.values():
-            for event in events:
-                moved(event)
+        _answer(shard)
     left = dict.fromkeys(
         pool for shard in gone for pool in shard.pools.values()
     )  # in the order in which they were made
@@ -82,6 +96,14 @@ def _clear(host: Host, shards: Collection[int]) -> None:
         _leave_task(host, task)
     for pool in left:
         _leave_pool(host, pool)
+
+
+def _answer(shard: Shard) -> None:
+    """Tells those whose mail was not read that the shard has moved."""
+    mail, shard.mail = shard.mail, {}
+    for events in mail.values():
+        for event in events:
+            moved(event)
 
 
 def _leave_task(host: Host, task: Task) -> None:

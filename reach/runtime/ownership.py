@@ -33,6 +33,10 @@ class Owners(Protocol):
     def others(self) -> Sequence[Peer]:
         """All other nodes that are there, whether they own anything or not."""
 
+    def hands_over(self, node_id: str) -> bool:
+        """Whether another node is there and gives up in peace what it is to own no more: all that have something there
+        are told so by it, behind everything else."""
+
     def watch(self, moved: Moved) -> None:
         """Has `moved` called for each shard whose owner changes, from now on."""
 
@@ -47,6 +51,10 @@ class AllOurs:
     def others(self) -> Sequence[Peer]:
         """See Owners."""
         return ()
+
+    def hands_over(self, node_id: str) -> bool:
+        """See Owners."""
+        return False
 
     def watch(self, moved: Moved) -> None:
         """See Owners. Nothing ever moves."""
@@ -82,6 +90,10 @@ class Static:
     def others(self) -> Sequence[Peer]:
         """See Owners."""
         return [peer for node_id, peer in self._nodes.items() if node_id != self._here]
+
+    def hands_over(self, node_id: str) -> bool:
+        """See Owners. What somebody says has happened."""
+        return False
 
     def watch(self, moved: Moved) -> None:
         """See Owners."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from reach.core.decision_record import Record
+from reach.core.handed import StreamRow
 from reach.core.rows import (
     AgentRow,
     AttemptRow,
@@ -72,6 +73,8 @@ class StoredTask(NamedTuple):
     """Where an attempt can be asked about."""
     hop: int = 0
     """How often it went to another shard."""
+    stream: StreamRow | None = None
+    """How far it was told by the owner before the one that loads it, if that one gave it up."""
 
 
 class Loaded(NamedTuple):
@@ -245,9 +248,10 @@ class SharedJournal(Journal, Protocol):
     numbers than a lane was read up to: after a claim lanes are read from their beginning.
     """
 
-    def claim(self, shards: Collection[int]) -> dict[int, int]:
+    def claim(self, shards: Collection[int], *, given_up: bool = False) -> dict[int, int]:
         """Takes these shards from whoever has them; returns their new epochs. When it returns, nothing that an earlier
-        owner still sends will be kept, and all that was kept of it can be loaded.
+        owner still sends will be kept, and all that was kept of it can be loaded. `given_up`: only those that nobody
+        has, for their owner gave them up or there was none.
 
         Raises:
             StoreUnavailable: perhaps some were claimed. To claim again is harmless.
@@ -260,8 +264,20 @@ class SharedJournal(Journal, Protocol):
             StoreUnavailable: nobody knows.
         """
 
-    def give_up(self, shards: Collection[int]) -> None:
-        """The node writes nothing more for these shards. Asks nobody; `lost` does not tell them."""
+    def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] = ()) -> None:
+        """The node writes nothing more for these shards, whatever becomes of this; `lost` does not tell them. They are
+        nobody's then, and who claims them next loads how far their streams were told: nobody else ever does.
+
+        Raises:
+            StoreUnavailable: perhaps nobody hears of it. They can be claimed all the same.
+        """
+
+    def came(self, shards: Collection[int]) -> None:
+        """All that was kept of these shards is loaded: how far their streams had been told is of no use any more.
+
+        Raises:
+            StoreUnavailable: it is kept until they are given up.
+        """
 
     def epochs(self) -> dict[int, int]:
         """What the node holds, as far as it knows: epoch by shard. Asks nobody, from any thread."""

@@ -14,10 +14,12 @@ class Holding:
         """Epoch by shard. Replaced whole, never changed: another thread may be reading it."""
         self._lost: set[int] = set()
 
-    def give_up(self, shards: Collection[int]) -> None:
-        """See `SharedJournal.give_up`."""
+    def _leave(self, shards: Collection[int]) -> dict[int, int]:
+        """These are this node's no more; returns the epochs of those that were."""
+        left = {shard: epoch for shard, epoch in self._mine.items() if shard in shards}
         self._mine = {shard: epoch for shard, epoch in self._mine.items() if shard not in shards}
         self._lost.difference_update(shards)
+        return left
 
     def epochs(self) -> dict[int, int]:
         """See `SharedJournal.epochs`."""

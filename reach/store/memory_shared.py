@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from reach.core.decision_record import Record
+from reach.core.handed import StreamRow
 from reach.core.row_numbers import BLOCK_BITS
 from reach.core.rows import Writes, shards_of, without_shards
 from reach.store.base import (
@@ -41,6 +42,10 @@ class MemoryShared:
         self.epochs: dict[int, int] = {}
         self.arrivals: dict[int, tuple[int, int]] = {}
         """Rows of tasks that moved, with the shards they came to and their hops."""
+        self.given_up: dict[int, int] = {}
+        """The epoch of each shard that its owner gave up."""
+        self.streams: dict[int, tuple[int, StreamRow]] = {}
+        """How far tasks were told, by row, with the epoch in which they were."""
         self._blocks = 0
 
     def take_block(self) -> int:
@@ -77,13 +82,43 @@ class MemoryNode(Holding):
         self._closed = True
         self._forget_all()
 
-    def claim(self, shards: Collection[int]) -> dict[int, int]:
+    def claim(self, shards: Collection[int], *, given_up: bool = False) -> dict[int, int]:
         """See `SharedJournal.claim`."""
         self._reach()
-        claimed = {shard: self._shared.epochs.get(shard, 0) + 1 for shard in sorted(shards)}
-        self._shared.epochs.update(claimed)
+        epochs, left = self._shared.epochs, self._shared.given_up
+        free = (shard for shard in sorted(shards) if not given_up or epochs.get(shard, 0) == left.get(shard, 0))
+        claimed = {shard: epochs.get(shard, 0) + 1 for shard in free}
+        epochs.update(claimed)
         self._won(claimed)
         return claimed
+
+    def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] = ()) -> None:
+        """See `SharedJournal.give_up`."""
+        left = self._leave(shards)
+        self._reach()
+        shared = self._shared
+        held = {shard: epoch for shard, epoch in left.items() if shared.epochs.get(shard) == epoch}
+        shared.given_up |= held
+        self._drop_streams(held)
+        shared.streams |= {row.row: (held[row.shard], row) for row in streams if row.shard in held}
+
+    def came(self, shards: Collection[int]) -> None:
+        """See `SharedJournal.came`."""
+        self._reach()
+        self._look(dict(self._mine))
+        self._drop_streams([shard for shard in shards if shard in self._mine])
+
+    def _drop_streams(self, shards: Collection[int]) -> None:
+        streams = self._shared.streams
+        for row in [row for row, (_, one) in streams.items() if one.shard in shards]:
+            del streams[row]
+
+    def _told(self, stored: StoredTask) -> StoredTask:
+        """A task with how far it was told, as far as that still holds."""
+        epoch, stream = self._shared.streams.get(stored.task.row, (0, None))
+        if stream is None or stream.shard != stored.task.shard or epoch + 1 != self._shared.epochs[stream.shard]:
+            return stored
+        return stored._replace(stream=stream)
 
     def confirm(self) -> frozenset[int]:
         """See `SharedJournal.confirm`."""
@@ -136,7 +171,7 @@ class MemoryNode(Holding):
         self._reach()
         found = self._store.load()
         return found._replace(
-            tasks=[one for one in found.tasks if one.task.shard in shards],
+            tasks=[self._told(one) for one in found.tasks if one.task.shard in shards],
             pins=[pin for pin in found.pins if pin.shard in shards],
             contexts=[context for context in found.contexts if context.shard in shards],
             next_row=max(self._first_row, self._used + 1),

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from reach.core.decision_record import Record
+from reach.core.handed import StreamRow
 from reach.core.row_numbers import BLOCK_BITS
 from reach.core.rows import TaskRow, Writes, shards_of
 from reach.store import postgres_load as load
@@ -67,14 +68,29 @@ class PostgresJournal(Holding):
 
     # Owning
 
-    def claim(self, shards: Collection[int]) -> dict[int, int]:
+    def claim(self, shards: Collection[int], *, given_up: bool = False) -> dict[int, int]:
         """See `SharedJournal.claim`."""
         if not shards:
             return {}
-        found = self._writer.ask(lambda db: db.fetch(sql.CLAIM, sorted(shards)))
+        text = sql.CLAIM_GIVEN_UP if given_up else sql.CLAIM
+        found = self._writer.ask(lambda db: db.fetch(text, sorted(shards)))
         claimed: dict[int, int] = dict(found)
         self._won(claimed)
         return claimed
+
+    def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] = ()) -> None:
+        """See `SharedJournal.give_up`."""
+        left = self._leave(shards)
+        told = [sql.stream_values(row, left[row.shard]) for row in streams if row.shard in left]
+        values = sql.by_column(told) if told else [[] for _ in sql.STREAM]
+        if left:
+            self._writer.ask(lambda db: db.execute(sql.GIVE_UP, [*left], [*left.values()], *values))
+
+    def came(self, shards: Collection[int]) -> None:
+        """See `SharedJournal.came`."""
+        held = self._held(shards)
+        if held[0]:
+            self._writer.ask(lambda db: db.execute(sql.CAME, *held))
 
     def confirm(self) -> frozenset[int]:
         """See `SharedJournal.confirm`."""

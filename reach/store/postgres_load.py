@@ -7,11 +7,15 @@ from collections.abc import Callable, Coroutine
 from itertools import accumulate
 from typing import Any, Final
 
+import msgspec
+
+from reach.core.handed import StreamRow
+from reach.core.pieces import Delta, Mode
 from reach.core.rows import AgentRow, ContextRow, PinRow
-from reach.store.base import LOAD_BYTES, Loaded, Place, next_place, some
+from reach.store.base import LOAD_BYTES, Loaded, Place, StoredTask, next_place, some
 from reach.store.postgres_link import Connection
 from reach.store.postgres_read import read_tasks
-from reach.store.postgres_sql import names
+from reach.store.postgres_sql import TOLD, names
 from reach.store.sqlite_rows import Packed
 
 _PATIENT: Final = "set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
@@ -35,7 +39,7 @@ async def everything(db: Connection, shards: list[int] | None) -> Loaded:
     values = [] if shards is None else [shards]
     await db.execute(_PATIENT)
     rows = [row for (row,) in await db.fetch(f"select row from open_task{where}", *values)]
-    tasks = await read_tasks(db, rows)
+    tasks = await _told(db, await read_tasks(db, rows))
     tasks.sort(key=lambda one: (one.task.accepted_wall_ms, one.task.row))
     agents = await db.fetch(
         f'select {names("agent")} from agent order by revision, tenant collate "C", instance_id collate "C"'
@@ -113,8 +117,25 @@ async def _tasks(db: Connection, shards: list[int], after: tuple[Any, ...], limi
     found = await db.fetch(_TASKS, shards, *(after or (0,)), limit)
     before = accumulate((size for _, size in found), initial=0)
     rows = [row for (row, _), size in zip(found, before, strict=False) if size < LOAD_BYTES]
-    tasks = await read_tasks(db, rows) if rows else []
+    tasks = await _told(db, await read_tasks(db, rows)) if rows else []
     return some(tasks=tasks), tuple(rows[-1:]), len(found) < limit and len(rows) == len(found)
+
+
+async def _told(db: Connection, tasks: list[StoredTask]) -> list[StoredTask]:
+    """With how far they were told by owners that gave them up."""
+    streams = {row[0]: row for row in await db.fetch(TOLD, [one.task.row for one in tasks])}
+    return [_with_stream(one, streams.get(one.task.row)) for one in tasks] if streams else tasks
+
+
+def _with_stream(stored: StoredTask, found: Any) -> StoredTask:
+    if found is None or found[1] != stored.task.shard:
+        return stored
+    packed = found[-1]
+    pieces = None
+    if packed is not None:
+        found_pieces = msgspec.msgpack.decode(packed)
+        pieces = tuple(Delta(channel, Mode(mode), media, content) for channel, mode, media, content in found_pieces)
+    return stored._replace(stream=StreamRow._make((*found[:-1], pieces)))
 
 
 _PARTS: Final[tuple[Part, ...]] = (_agents, _pins, _contexts, _tasks)

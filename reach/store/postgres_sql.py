@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from reach.core.handed import StreamRow
 from reach.core.rows import AgentRow, ReserveRow, Writes
 from reach.store.batch import latest_contexts, latest_pins
 from reach.store.decision_bytes import pack
@@ -225,6 +226,12 @@ def parts_of(writes: Writes) -> list[tuple[str, list[Sequence[Any]]]]:
     return [part for part in parts if part[1]]
 
 
+def stream_values(row: StreamRow, epoch: int) -> Sequence[Any]:
+    """The values of `STREAM`."""
+    pieces = _packer.encode(row.pieces) if row.pieces is not None else None
+    return (row.row, row.shard, epoch, row.sequence, row.attempt_sequence, pieces)
+
+
 def _latest(rows: Iterable[Any]) -> list[Any]:
     """The row with the highest number of each task; of the same number, the last."""
     latest: dict[int, Any] = {}
@@ -261,6 +268,30 @@ CLAIM: Final = (
     "insert into shard (shard, epoch) select s, 1 from unnest($1::int[]) s order by s"
     " on conflict (shard) do update set epoch = shard.epoch + 1 returning shard, epoch"
 )
+CLAIM_GIVEN_UP: Final = (
+    "insert into shard (shard, epoch) select s, 1 from unnest($1::int[]) s"
+    " where not exists (select from shard h where h.shard = s and h.given_up <> h.epoch) order by s"
+    " on conflict (shard) do update set epoch = shard.epoch + 1 where shard.given_up = shard.epoch"
+    " returning shard, epoch"
+)
+"""What nobody ever had is given up, too. What somebody has is only looked at: a conflict would lock its row, which each
+of its owner's commits needs, and this is asked many times a second."""
+STREAM: Final = _columns("row shard:int epoch sequence attempt_sequence pieces:bytea")
+GIVE_UP: Final = (
+    f"with {MINE}, gone as (delete from stream where shard in (select shard from mine) and row <> all($3::bigint[])),"
+    f" told as (insert into stream (row, shard, epoch, sequence, attempt_sequence, pieces)"
+    f" select row, shard, epoch, sequence, attempt_sequence, pieces from {_unnest(STREAM, 3)}"
+    " where shard in (select shard from mine) on conflict (row) do update set shard = excluded.shard,"
+    " epoch = excluded.epoch, sequence = excluded.sequence, attempt_sequence = excluded.attempt_sequence,"
+    " pieces = excluded.pieces)"
+    " update shard set given_up = epoch where shard in (select shard from mine)"
+)
+CAME: Final = f"with {MINE} delete from stream where shard in (select shard from mine)"
+TOLD: Final = (
+    "select s.row, s.shard, s.sequence, s.attempt_sequence, s.pieces from stream s join shard h on h.shard = s.shard"
+    " where s.row = any($1::bigint[]) and s.epoch = h.epoch - 1"
+)
+"""How far tasks were told by the owners before those of now."""
 CONFIRM: Final = f"with {MINE} select shard from mine"
 HEARD: Final = (
     f"with {MINE} delete from arrival a using unnest($3::bigint[], $4::bigint[]) as k(row, hop)"

@@ -2,12 +2,16 @@
 
 import pytest
 
+from reach.core.handed import StreamRow
+from reach.core.pieces import Delta, Mode
 from reach.core.rows import AgentGone, MoveRow
 from reach.store.base import Loaded, Place, SharedJournal, some
 from reach.store.memory_shared import MemoryNode, MemoryShared
 from reach.store.postgres import PostgresJournal
 from tests import postgres
 from tests.contracts.journal_rows import agent, attempt, context, done, fact, outcome, pin, task, writes
+
+PIECES = (Delta("", Mode.REPLACE, "text/plain", "héllo\0"), Delta("raw", Mode.REPLACE, "", b"\0\xff"))
 
 
 @pytest.fixture(params=["memory", "postgres"])
@@ -370,3 +374,81 @@ def test_CLU_2_an_agent_that_is_in_another_pool_by_now_is_not_removed_with_the_o
     first.commit(writes(agents_gone=[AgentGone("acme", "a", "summarizer")]))
     assert first.load_shards([]).agents == [after]
     assert first.lost() == frozenset()
+
+
+def told(row: int = 1, shard: int | None = None, sequence: int = 57, pieces=PIECES) -> StreamRow:
+    return StreamRow(row, row if shard is None else shard, sequence, sequence - 2, pieces)
+
+
+def streams(node: SharedJournal, shards=range(64)) -> dict[int, StreamRow | None]:
+    """What a node finds, in both ways to load."""
+    whole = {one.task.row: one.stream for one in node.load_shards(shards).tasks}
+    assert whole == {one.task.row: one.stream for one in by_parts(node, shards, 2)[0].tasks}
+    return whole
+
+
+def test_DLV_13_the_next_owner_of_a_shard_finds_how_far_its_streams_were_told_and_nobody_else_does(cluster):
+    first, second, third = cluster(), cluster(), cluster()
+    first.claim([1, 2, 3])
+    first.commit(writes(tasks=[task(1), task(2), task(3)]))
+    first.give_up([1, 2], [told(1), told(2, pieces=None)])
+    assert first.epochs().keys() == {3}
+    second.claim([1, 2])
+    assert streams(second) == {1: told(1), 2: told(2, pieces=None), 3: None}
+    third.claim([2])
+    assert streams(third) == {1: told(1), 2: None, 3: None}, "the second one may have told more"
+    second.came([1])
+    assert streams(second)[1] is None
+    second.give_up([1], [told(1, sequence=99)])
+    second.claim([1])
+    assert streams(second)[1] == told(1, sequence=99)
+
+
+def test_DLV_13_who_was_overtaken_hands_nothing_over(cluster):
+    first, second, third = cluster(), cluster(), cluster()
+    first.claim([1, 2])
+    first.commit(writes(tasks=[task(1), task(2)]))
+    second.claim([1])
+    first.give_up([1, 2], [told(1), told(2)])
+    assert third.claim([1, 2], given_up=True).keys() == {2}
+    assert streams(third) == {1: None, 2: told(2)}
+    second.give_up([1])
+    first.give_up([1], [told(1)])
+    third.claim([1])
+    assert streams(third)[1] is None
+
+
+def test_DLV_13_of_shards_that_others_have_only_those_that_were_given_up_are_claimed(cluster):
+    first, second = cluster(), cluster()
+    assert first.claim([1, 2, 3], given_up=True).keys() == {1, 2, 3}, "nobody ever had them"
+    assert second.claim([1, 2, 3, 4], given_up=True).keys() == {4}
+    before = first.epochs()
+    first.give_up([2])
+    claimed = second.claim([1, 2, 3], given_up=True)
+    assert claimed == {2: before[2] + 1}
+    assert first.confirm() == {1, 3}
+    assert second.claim([2], given_up=True) == {}, "who has it has not given it up"
+    assert second.confirm() == {2, 4}
+
+
+def test_DLV_13_a_task_that_went_to_another_shard_is_told_as_that_one_knows_it(cluster):
+    first, second = cluster(), cluster()
+    first.claim([1, 5])
+    first.commit(writes(tasks=[task(1)]))
+    first.give_up([1], [told(1)])
+    first.claim([1])
+    first.commit(writes(moves=[MoveRow(1, 1, 5, "acme", "sql", 1, 60)]))
+    first.give_up([5], [])
+    second.claim([5])
+    assert streams(second)[1] is None
+
+
+def test_DLV_13_what_was_handed_over_once_is_not_kept_for_long(cluster):
+    first, second = cluster(), cluster()
+    first.claim([1])
+    first.commit(writes(tasks=[task(1)]))
+    first.give_up([1], [told(1)])
+    second.claim([1])
+    second.give_up([1])
+    first.claim([1])
+    assert streams(first)[1] is None

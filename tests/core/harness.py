@@ -1,11 +1,13 @@
 """A small fake shell around one pool: a clock by hand, sends sorted by kind, and the rows a journal would hold."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from reach.core import effects as fx
 from reach.core import events as ev
 from reach.core.dialogue import Ask, Input
+from reach.core.handed import StreamRow, handed
 from reach.core.joining import Joining
 from reach.core.model import Fault, Instance, PoolKey, Profile, Requirement, Task, TaskState
 from reach.core.pieces import Delta, Mode
@@ -135,7 +137,11 @@ class Shell:
             sends += self.step(*(ev.Beat(one, {}) for one in instances))
         return sends
 
-    def crash_and_load(self) -> list[Any]:
+    def hand_over(self) -> list[Any]:
+        """As `crash_and_load`, by an owner that said how far it had told its tasks."""
+        return self.crash_and_load({row.row: row for row in handed(self.pool.tasks.values())})
+
+    def crash_and_load(self, streams: Mapping[int, StreamRow] = MappingProxyType({})) -> list[Any]:
         """The process ends; a new one loads what was committed: instances without links, pins, tasks that go on."""
         rows = self.journal.rows
         ended = {row.row for row in rows.outcomes}
@@ -166,7 +172,7 @@ class Shell:
             failures = [one for one in rows.failures if one.row == row.row]
             questions = [one for one in rows.questions if one.row == row.row]
             inputs = [one for one in rows.inputs if one.row == row.row]
-            restore_task(self.pool, task, attempts, failures, turn, questions, inputs)
+            restore_task(self.pool, task, attempts, failures, turn, questions, inputs, streams.get(row.row))
             loaded.append(task)
         self._perform(turn)
         return loaded

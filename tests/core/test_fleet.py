@@ -279,7 +279,7 @@ def test_deltas_that_we_missed_are_asked_for_again_and_the_text_is_not_doubled()
         shell.delta(task, number, text)
     shell.report(task, folded=3, instance=one)
     assert task.outcome.content == "Hello!"
-    assert shell.kinds(reader)[-5:] == [Kind.ATTEMPT_RESET, *[Kind.DELTA] * 3, Kind.COMPLETE]
+    assert shell.kinds(reader)[2:] == [Kind.DELTA] * 3 + [Kind.COMPLETE], "what came, came once"
 
 
 def test_slots_of_a_stopping_attempt_are_free_if_the_hello_does_not_name_it():

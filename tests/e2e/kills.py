@@ -62,8 +62,8 @@ class Load:
         self.told: dict[str, tuple[str, float]] = {}
         """The answer that was told, and when (time.time)."""
         self.failed: dict[str, str] = {}
-        self.gaps = 0
-        """Streams whose reader was told that numbers jump; what it has in the end is compared in any case."""
+        self.gaps: dict[str, str] = {}
+        """Streams whose reader was told that numbers jump, and how; what it has in the end is compared in any case."""
         self.began_at = 0.0
         self.seconds = 0.0
 
@@ -138,7 +138,9 @@ class Load:
         events = self._clients[client].stream("stream", payload, agent_type=agent_type, task_id=name, start_to_close=60)
         async for event in events:
             text.add(event.message)
-        self.gaps += "gap" in text.kinds
+            if event.kind == "gap":
+                gap = event.message.gap
+                self.gaps[name] = f"{agent_type}: {gap.from_sequence} to {gap.to_sequence} after {text.kinds}"
         if text.value != self.wanted[name]:
             missing = [number for number in range(count) if piece(name, number) not in text.value]
             self.failed[name] = f"the pieces that were streamed do not make the whole: {missing} {text.kinds}"

@@ -50,6 +50,9 @@ class ByClaim:
     def others(self) -> Sequence[Peer]:
         return [peer for name, peer in self._nodes.items() if name != self._here]
 
+    def hands_over(self, node_id: str) -> bool:
+        return False
+
     def watch(self, moved: Moved) -> None:
         self._watchers.append(moved)
 

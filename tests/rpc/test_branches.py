@@ -58,7 +58,10 @@ class Scene:
         self.silent: set[Peer] = {NOBODY}
         self.asked: list[Peer] = []
         self.owner: dict[int, Peer | None] = {}
-        self.owners = SimpleNamespace(node_of=lambda shard: self.owner.get(shard, NOBODY))
+        self.hand_over: set[str] = set()
+        self.owners = SimpleNamespace(
+            node_of=lambda shard: self.owner.get(shard, NOBODY), hands_over=lambda name: name in self.hand_over
+        )
         self.came_back: list[tuple[bytes, Placing | None, bool]] = []
         self.begun_anew = 0
         self.out = Batcher()
@@ -252,6 +255,25 @@ async def test_CLU_3_a_stream_whose_node_is_lost_begins_anew_once_somebody_answe
     await until(lambda: scene.begun_anew == 1)
     await asyncio.sleep(0.02)
     assert scene.begun_anew == 1
+
+
+async def test_DLV_13_what_a_node_still_tells_of_a_shard_that_it_hands_over_gets_there(scene: Scene) -> None:
+    """It says itself, behind all that, that the shard has moved."""
+    scene.hand_over = {TWO.node_id}
+    scene.owner = {shard_of(ECHO): TWO}
+    scene.brings(TWO)
+    scene.owner[shard_of(ECHO)] = THREE
+    scene.stream.moved(shard_of(ECHO))
+    (two,) = scene.opened
+    assert two.closed is None
+    scene.stream.arrived(two, b"the last piece, and that it has moved")  # type: ignore[arg-type]
+    assert await scene.out.take() == b"the last piece, and that it has moved"
+    scene.brings(THREE)
+    assert scene.opened[-1].peer == THREE
+    await asyncio.sleep(0.05)
+    assert scene.begun_anew == 0
+    scene.stream.ended(two, unavailable("it died before it could say so"))  # type: ignore[arg-type]
+    await until(lambda: scene.begun_anew == 1)
 
 
 async def test_CLU_3_of_several_that_are_lost_all_are_waited_for(scene: Scene) -> None:

@@ -80,6 +80,25 @@ async def test_STR_1_a_reader_that_another_one_has_replaced_is_not_told_of() -> 
     assert said(stream) > before
 
 
+async def test_STR_1_a_reader_is_one_of_its_stream_until_it_has_heard_the_end() -> None:
+    """Its task has ended and it is told so in a moment: if it asks anew meanwhile, it hears all of that once."""
+    door = Moving()
+    stream = stream_to(door)
+    subscribe(stream, "one")
+    (first,) = door.readers
+    task = Task("acme", "one", b"", Requirement())
+    first.after = task.sequence = 2
+    task.outcome = Outcome(TaskState.SUCCEEDED)
+    stream.events(first, task, [(1, 0, 0, Kind.ACCEPTED, None)])
+    subscribe(stream, "one")
+    assert door.left == ["one"]
+    before = said(stream)
+    stream.events(first, task, [(2, 0, 0, Kind.COMPLETE, task.outcome)])
+    assert said(stream) == before
+    stream.events(door.readers[1], task, [(1, 0, 0, Kind.ACCEPTED, None), (2, 0, 0, Kind.COMPLETE, task.outcome)])
+    assert stream._readers == {}
+
+
 class Taking(Moving):
     """A door that takes all, and hears who is cancelled."""
 

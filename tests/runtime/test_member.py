@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -249,3 +250,48 @@ async def test_REG_8_all_know_the_agents_of_all(nodes: Nodes) -> None:
     await nodes.until(lambda: not nodes.memory.agents)
     await nodes.until(lambda: all(node.host.directory.where(TENANT, "w1") is None for node in nodes.all.values()))
     await owner.stop()
+
+
+async def test_DLV_13_what_a_living_node_is_to_give_up_is_waited_for(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody takes it away by force, neither from who leaves nor for who joins."""
+    forced: list[frozenset[int]] = []
+
+    def watch(node: Joined) -> None:
+        honest = node.store.claim
+
+        def claim(shards: frozenset[int], *, given_up: bool = False) -> dict[int, int]:
+            if not given_up:
+                forced.append(shards)
+            return honest(shards, given_up=given_up)
+
+        monkeypatch.setattr(node.store, "claim", claim)
+
+    for node in nodes.all.values():
+        watch(node)
+    await nodes.beside(nodes.all["b"].member.leave())
+    await nodes.until_all_is_owned()
+    watch(nodes.add("d"))
+    await nodes.until(lambda: len(nodes.all["d"].claims.owned) == SHARDS // 3)
+    assert forced == []
+
+
+async def test_CLU_3_a_dead_node_is_not_waited_for(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient: list[frozenset[int]] = []
+    for node in nodes.all.values():
+        honest = node.store.claim
+
+        def claim(shards: frozenset[int], *, given_up: bool = False, honest: Any = honest) -> dict[int, int]:
+            if given_up:
+                patient.append(shards)
+            claimed: dict[int, int] = honest(shards, given_up=given_up)
+            return claimed
+
+        monkeypatch.setattr(node.store, "claim", claim)
+    dead = nodes.all.pop("b")
+    dead.kill()
+    nodes.memory.expire("b", dead.info.boot)
+    await nodes.until_all_is_owned()
+    assert patient == []
+    await dead.stop()

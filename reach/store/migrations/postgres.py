@@ -77,9 +77,19 @@ create table arrival (row bigint primary key, shard integer not null, hop bigint
 create index arrival_by_shard on arrival (shard);
 """
 
+_STREAMS = """
+-- How far tasks were told by the owner of their shard when that gave it up, in which epoch; for its next owner alone.
+create table stream (
+    row bigint primary key, shard integer not null, epoch bigint not null,
+    sequence bigint not null, attempt_sequence bigint not null, pieces bytea
+);
+create index stream_by_shard on stream (shard);
+alter table shard add column given_up bigint not null default 0;
+"""
+
 _HANDLES = "-- Where attempts at agents that are dialled can be asked about.\n" + _table("handle", "row")
 
-MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST), (2, _KEYS), (3, _ARRIVALS), (4, _HANDLES))
+MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST), (2, _KEYS), (3, _ARRIVALS), (4, _HANDLES), (5, _STREAMS))
 """Oldest first."""
 
 NEWEST: Final = MIGRATIONS[-1][0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from reach.core.model import FIRST_TERMINAL, Fault, Outcome, Task
 from reach.core.pieces import Kind
-from reach.core.stream import Interest, Reader
+from reach.core.stream import Interest, Reader, ends_with
 from reach.errors import ErrorClass, Reason
 from reach.testing.sim.link import Frame, ServerEnd, Stream
 from reach.testing.sim.readers import ReaderCheck
@@ -167,7 +167,7 @@ class CallerDoor(ServerEnd):
         if events:
             names = ", ".join(f"{event[0]} {Kind(event[3]).name}" for event in events)
             self.server.tell("tells {} of {}: {}", self.name, TaskName(task.task_id), names)
-        over = task.outcome is not None and reader.after >= task.sequence
+        over = ends_with(events)
         if over and self._readers.get(task.task_id) is reader:
             del self._readers[task.task_id]
         told = [(*event[:4], event[4] if event[3] != Kind.COMPLETE else ending_of(event[4])) for event in events]

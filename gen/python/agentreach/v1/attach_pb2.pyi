@@ -366,8 +366,8 @@ class LinkWelcome(_message.Message):
 
     @_builtins.property
     def replay(self) -> _containers.RepeatedCompositeFieldContainer[_attempt_pb2.AttemptKey]:
-        """Attempts that go on, of which the server no longer has the deltas: send them again from `attempt_sequence` 1, or,
-        if some are no longer held, send the whole output with the outcome.
+        """Attempts that go on, of which the server lacks deltas: send all of them again from `attempt_sequence` 1 (what it
+        has, it drops), or, if some are no longer held, send the whole output with the outcome.
         """
 
     def __init__(

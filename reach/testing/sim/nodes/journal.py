@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
+from reach.core.handed import StreamRow
 from reach.core.rows import Writes, shards_of
 from reach.store.base import Loaded, StoredTask, StoreError, StoreUnavailable
 from reach.store.memory import MemoryJournal
@@ -93,11 +94,11 @@ class NodeJournal(MemoryNode):
         self._heard()
         return taken
 
-    def claim(self, shards: Collection[int]) -> dict[int, int]:
+    def claim(self, shards: Collection[int], *, given_up: bool = False) -> dict[int, int]:
         """See SharedJournal."""
         self._check()
         self._base.others_first(self)
-        claimed = super().claim(shards)
+        claimed = super().claim(shards, given_up=given_up)
         base = self._base
         base.truth.claimed(self._node, self._boot, claimed)
         if base.random.random() < base.unknown:
@@ -105,6 +106,21 @@ class NodeJournal(MemoryNode):
         self._heard()
         base.others_first(self)
         return claimed
+
+    def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] = ()) -> None:
+        """See SharedJournal."""
+        try:
+            self._check()
+        except StoreError:
+            self._leave(shards)
+            raise
+        super().give_up(shards, streams)
+        self._heard()
+
+    def came(self, shards: Collection[int]) -> None:
+        """See SharedJournal."""
+        self._check()
+        super().came(shards)
 
     def confirm(self) -> frozenset[int]:
         """See SharedJournal."""

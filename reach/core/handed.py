@@ -1,0 +1,60 @@
+"""What an owner that gives a shard up in peace leaves to its heir of the streams that are read: how far they were told,
+and what the deltas of the running attempt came to. With that the heir numbers on where the giver stopped, and no reader
+sees a gap (DLV-13, STR-2). An heir without it goes on behind all numbers that may have been used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from reach.core.effects import Turn
+from reach.core.model import FIRST_TERMINAL, Task, TaskState
+from reach.core.pieces import Delta, Kind, size_in_bytes
+from reach.core.stream import TaskLog, emit, reserve, resumed_at
+
+HANDED_BYTES = 16 << 20
+"""What deltas came to, of all tasks together: a statement must not take long. Who is behind has numbers only."""
+
+
+class StreamRow(NamedTuple):
+    """How far a task was told."""
+
+    row: int
+    shard: int
+    sequence: int
+    """Of the last event: nothing behind it was told to anybody."""
+    attempt_sequence: int
+    """Of the last delta of the current attempt that came."""
+    pieces: tuple[Delta, ...] | None
+    """What the deltas came to, by channel; None: that is not known, or was too much."""
+
+
+def handed(tasks: Iterable[Task]) -> list[StreamRow]:
+    """Of all tasks with events that do not follow from their fields. Nothing may happen to them any more."""
+    found, left = [], HANDED_BYTES
+    for task in tasks:
+        log: TaskLog | None = task.log
+        if log is None or task.volatile or not task.row or task.state >= FIRST_TERMINAL:
+            continue
+        pieces = tuple(log.fold.snapshot()) if log.fold_whole else None
+        if pieces is not None:
+            size = sum(size_in_bytes(piece.content) for piece in pieces)
+            pieces, left = (pieces, left - size) if size <= left else (None, left)
+        found.append(StreamRow(task.row, task.pool.shard, task.sequence, task.attempt_sequence, pieces))
+    return found
+
+
+def resume(task: Task, row: StreamRow, turn: Turn) -> None:
+    """A task goes on as it was handed over. Before anything else is told of it."""
+    task.attempt_sequence = row.attempt_sequence
+    reserve(task, row.sequence + 1, turn)
+    log = resumed_at(task, row.sequence + 1, turn)
+    log.fold_whole = row.pieces is not None
+    for piece in row.pieces or ():
+        log.fold.add(piece)
+
+
+def ask_anew(task: Task, turn: Turn) -> None:
+    """A question that is open is told again: who lacks events gets a gap for them, and must hear what is asked."""
+    if task.state is TaskState.WAITING and not task.dialogue.given_ms:
+        emit(task, Kind.WAITING, task.dialogue.question, turn)

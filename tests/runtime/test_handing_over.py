@@ -1,0 +1,179 @@
+"""A shard is given up in peace: its heir waits for that, and goes on with its streams where they were (DLV-13)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from agentreach.v1 import agent_pb2
+from reach.core import events as ev
+from reach.core.pieces import Delta, Mode
+from reach.core.stream import Interest
+from reach.runtime.claims import HAND_OVER_MS
+from reach.wire.agents import read_registration
+from tests.runtime.claiming import ALL, Link, Node, two_nodes
+from tests.runtime.hosts import TENANT
+from tests.runtime.test_claims import MOVED
+
+
+class Streamer(Link):
+    def credit(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[tuple[Node, Node]]:
+    async with two_nodes() as both:
+        yield both
+
+
+def attach(node: Node, running: list[tuple[str, str, int, int]]) -> Streamer:
+    link = Streamer()
+    registration = agent_pb2.Registration(agent_id="nobody", boot_id="boot", instance_id="one", ready=True)
+    node.reach.hello(TENANT, *read_registration(registration), link, running, {})
+    return link
+
+
+def piece(node: Node, link: Link, number: int) -> None:
+    pool = node.host.tasks[TENANT, "t"].pool
+    node.reach.post(pool, ev.DeltaCame(link.instance, TENANT, "t", 1, number, Delta("", Mode.APPEND, "", "x")))
+
+
+async def streaming(node: Node) -> tuple[Link, Any]:
+    link = attach(node, [])
+    await node.settle()
+    reader = node.submit("t", Interest.EVENTS)
+    await node.settle()
+    for number in (1, 2, 3):
+        piece(node, link, number)
+    await node.settle()
+    return link, reader
+
+
+def events_of(node: Node, reader: Any) -> list[tuple[int, str]]:
+    return [(number, kind) for what, told in node.heard(reader) if what == "events" for number, kind, _ in told]
+
+
+async def test_DLV_13_a_reader_goes_on_at_the_heir_without_a_gap(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    _, reader = await streaming(one)
+    told = events_of(one, reader)
+    assert told[-1] == (5, "DELTA")
+    await one.own(())
+    assert one.heard(reader)[-1] == MOVED
+    await two.own(ALL)
+    link = attach(two, [(TENANT, "t", 1, 3)])
+    after = two.subscribe("t", Interest.EVENTS, after=5)
+    await two.settle()
+    piece(two, link, 4)
+    await two.settle()
+    assert events_of(two, after) == [(6, "RESUMED"), (7, "STARTED"), (8, "DELTA")]
+    assert two.host.tasks[TENANT, "t"].log.fold.content() == ("", "xxxx")
+
+
+async def test_DLV_13_what_was_said_before_is_told_before_and_what_comes_later_is_for_the_heir(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces come at any moment: while all that was said is settled, and behind that."""
+    one, two = nodes
+    link, reader = await streaming(one)
+    settled, calls = one.host.settled, 0
+
+    async def settling() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            piece(one, link, 4)
+        await settled()
+        if calls == 1:
+            piece(one, link, 5)  # in the mail as the shard is paused
+            return
+        piece(one, link, 6)
+
+    monkeypatch.setattr(one.host, "settled", settling)
+    await one.own(())
+    assert calls == 2
+    assert events_of(one, reader)[-1] == (6, "DELTA")
+    await two.own(ALL)
+    task = two.host.tasks[TENANT, "t"]
+    assert (task.sequence, task.attempt_sequence) == (7, 4)
+
+
+async def test_DLV_13_what_cannot_be_told_in_time_is_given_up_without_numbers(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reach.runtime.claims.SETTLE_SECONDS", 0.01)
+    one, two = nodes
+    await streaming(one)
+    settled, calls = one.host.settled, 0
+
+    async def settling() -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            await asyncio.Event().wait()
+        await settled()
+
+    monkeypatch.setattr(one.host, "settled", settling)
+    one.claims.wish(())
+    async with asyncio.timeout(5):
+        while not one.claims.has_left:
+            await one.settle(2)
+            await asyncio.sleep(0.001)
+    await two.own(ALL)
+    assert two.host.tasks[TENANT, "t"].sequence > 1_000
+
+
+async def test_DLV_13_who_is_to_have_a_shard_waits_until_it_is_given_up(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    two.claims.has_holder = lambda shard: True
+    two.claims.wish(ALL)
+    two._running = asyncio.create_task(two.claims.run())
+    for _ in range(5):
+        await two.settle()
+        await asyncio.sleep(0.025)
+    assert two.store.epochs() == {}
+    await one.own(())
+    began = asyncio.get_running_loop().time()
+    await two.own(ALL)
+    assert asyncio.get_running_loop().time() - began < HAND_OVER_MS / 4_000, "it looks often enough"
+
+
+async def test_CLU_3_who_waits_for_a_node_that_hangs_does_not_wait_for_ever(nodes: tuple[Node, Node]) -> None:
+    _, two = nodes
+    two.claims.has_holder = lambda shard: True
+    two.claims.wish(ALL)
+    two._running = asyncio.create_task(two.claims.run())
+    await two.settle()
+    assert two.store.epochs() == {}
+    two.clock.ahead_ms += HAND_OVER_MS
+    await two.own(ALL)
+    assert two.claims.owned == frozenset(ALL)
+
+
+async def test_CLU_3_what_nobody_gives_up_is_claimed_at_once(nodes: tuple[Node, Node]) -> None:
+    _, two = nodes
+    two.claims.has_holder = lambda shard: shard < 32
+    two.claims.wish(ALL)
+    two._running = asyncio.create_task(two.claims.run())
+    await two.settle()
+    assert two.store.epochs().keys() == set(range(32, 64))
+
+
+async def test_DLV_13_who_leaves_has_left_when_all_know_it(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = nodes
+    honest, left = one.store.give_up, []
+
+    def give_up(*given: Any) -> None:
+        left.append((one.claims.owned, one.claims.has_left))
+        honest(*given)
+
+    monkeypatch.setattr(one.store, "give_up", give_up)
+    await one.own(())
+    await one.settle()
+    assert left == [(frozenset(), False)]
+    assert one.claims.has_left
