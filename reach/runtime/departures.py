@@ -163,17 +163,18 @@ class Departures:
     def came(self, found: list[StoredTask]) -> tuple[list[StoredTask], list[tuple[int, int]]]:
         """Of what came to shards of this node, in the order of the writer: what is to be brought in now, and the moves
         that need not be told again. Somebody may just have given a task of the same id, who will hear that it is taken,
-        or it leaves this very node: until then it stays out."""
+        or it leaves this very node: until then it stays out. Of what left since the look began nobody can tell whether
+        it was seen before or after that: the next look can."""
         host = self._host
         new, heard = [], []
         for stored in found:
             row = stored.task
             key = (row.tenant, row.task_id)
             known = host.tasks.get(key)
-            if (known is not None and known.row != row.row) or key in self._leaving:
+            if (known is not None and known.row != row.row) or key in self._leaving or key in self._went:
                 continue
             heard.append((row.row, stored.hop))
-            ours = host.owners.node_of(row.shard) is None and key not in self._went
+            ours = host.owners.node_of(row.shard) is None
             if ours and known is None and stored.outcome is None:
                 new.append(stored)
         return new, heard

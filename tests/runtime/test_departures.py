@@ -122,6 +122,26 @@ async def test_HAZARDS_1_what_is_lost_as_it_leaves_is_not_brought_in_by_that_loo
     assert len(departures.came(found(one, here))[0]) == 1, "and is not held to be on its way for ever"
 
 
+async def test_HAZARDS_1_what_goes_to_another_shard_of_this_node_while_its_id_is_given_again_comes_all_the_same(
+    nodes: tuple[Node, Node],
+) -> None:
+    """Found by the simulation: a look that was under way took note that it had come, and it was nowhere for ever."""
+    one, _ = nodes
+    task = await waiting(one)
+    departures = one.host.departures
+    goes(one, task)
+    one.submit("t", Interest.OUTCOME, capability="x")  # it is not here, as far as anybody can see
+    departures.looks()
+    await one.settle(1)
+    assert one.host.tasks[KEY] is not task
+    while KEY in one.host.tasks:
+        await one.settle(1)
+    assert departures.came(found(one, shard_of(THERE))) == ([], []), "it left since that look began"
+    await one.confirm()
+    assert one.host.tasks[KEY].pool.key == THERE
+    assert one.host.tasks[KEY].row == task.row
+
+
 @pytest.mark.parametrize("how", ["it goes elsewhere", "its shard is lost", "another one of its id has come"])
 async def test_CLU_1_who_lets_go_of_a_task_while_its_going_is_written_hears_no_more_of_it(
     nodes: tuple[Node, Node], how: str
