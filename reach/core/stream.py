@@ -47,13 +47,15 @@ AT_END = (Interest.OUTCOME, Interest.ANSWER)
 class Reader:
     """Somebody who follows a task. `sink` and `reference` mean nothing to the core."""
 
-    __slots__ = ("after", "credit", "interest", "left", "reads", "reference", "sink", "task")
+    __slots__ = ("after", "credit", "interest", "left", "reads", "reference", "sink", "task", "told")
 
     def __init__(self, sink: Any, reference: int, interest: int, after: int = 0) -> None:
         self.sink = sink
         self.reference = reference
         self.interest = interest
         self.after = after
+        self.told = after
+        """As `after`, of what has left: the shell's, and only of those that can be asked for anew."""
         self.credit = READER_CREDIT
         self.reads = False
         """It has submitted nothing, and only reads what another one did."""

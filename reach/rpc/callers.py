@@ -51,6 +51,9 @@ class CallerStream:
         self.out = Batcher()
         self._readers: dict[str, Reader] = {}
         self._with_caller: dict[str, Reader] = {}
+        self._before: dict[Reader, tuple[str, Reader, bool]] = {}
+        """Of readers that were asked for in the place of another one, and may still be refused: their task, the other
+        one, and whether that went with the caller."""
         self._hop = hop
         """It came in at another node, which says welcome and brings what is not at home here elsewhere."""
         self._opened = hop is not None
@@ -118,7 +121,7 @@ class CallerStream:
         reader = Reader(self, submit.reference, interest or OUTCOME)
         if interest != dispatch_pb2.INTEREST_ACCEPTANCE:
             if task.task_id in self._readers:  # asked again: the latest reader is told, from the beginning
-                self._drop(task.task_id)
+                self._replace(task.task_id, reader)
             self._readers[task.task_id] = reader
             if spec.cancel_with_caller:
                 self._with_caller[task.task_id] = reader
@@ -136,15 +139,33 @@ class CallerStream:
         except ReachError as error:
             self.refuse(subscribe.reference, fault_of(error), subscribe.task_id)
             return
-        self._drop(subscribe.task_id)
         reader = Reader(self, subscribe.reference, subscribe.interest or Interest.OUTCOME, subscribe.after_sequence)
+        if subscribe.task_id in self._readers:
+            self._replace(subscribe.task_id, reader)
         self._readers[subscribe.task_id] = reader
         self._reach.subscribe(self._tenant, subscribe.task_id, reader)
+
+    def _replace(self, task_id: str, reader: Reader) -> None:
+        """Who is told of a task is told nothing more, for another one is asked for; unless that is refused."""
+        before, flag = self._readers[task_id], task_id in self._with_caller
+        self._before[reader] = self._before.pop(before, (task_id, before, flag))
+        self._drop(task_id)
+
+    def _put_back(self, reader: Reader) -> None:
+        """A reader is refused: the one that it was to replace is told on."""
+        task_id, before, with_caller = self._before.pop(reader)
+        if self._readers.get(task_id) is reader:
+            again = self._readers[task_id] = Reader(self, before.reference, before.interest, before.told)
+            self._with_caller.pop(task_id, None)
+            if with_caller:
+                self._with_caller[task_id] = again
+            self._reach.subscribe(self._tenant, task_id, again)
 
     def _drop(self, task_id: str) -> None:
         reader = self._readers.pop(task_id, None)
         self._with_caller.pop(task_id, None)
         if reader is not None:
+            self._before.pop(reader, None)
             self._reach.unsubscribe(reader, self._tenant, task_id)
 
     def _cancel(self, cancel: dispatch_pb2.CancelItem) -> None:
@@ -197,6 +218,7 @@ class CallerStream:
 
     def elsewhere(self, reader: Reader, task_id: str, spec: bytes, where: Elsewhere) -> None:
         """See `Sink`."""
+        self._before.pop(reader, None)
         if self._readers.get(task_id) is reader:
             del self._readers[task_id]
             self._with_caller.pop(task_id, None)
@@ -271,6 +293,8 @@ class CallerStream:
 
     def accepted(self, reader: Reader, task: Task, state: int, deduplicated: bool) -> None:
         """See `Sink`. Told unless the reader waits for the outcome only."""
+        if self._before:
+            self._before.pop(reader, None)
         if reader.interest == OUTCOME:
             return
         said = {"reference": reader.reference, "task_id": task.task_id, "deduplicated": deduplicated, "state": state}
@@ -281,7 +305,10 @@ class CallerStream:
         task_id = reader.task.task_id if reader.task is not None else ""
         if self._readers.get(task_id) is not reader:
             task_id = next((name for name, one in self._readers.items() if one is reader), "")
-        self._forget(task_id)
+        if reader in self._before:
+            self._put_back(reader)
+        else:
+            self._forget(task_id)
         self.refuse(reader.reference, fault, task_id)
 
     def _forget(self, task_id: str) -> bool:
@@ -300,6 +327,10 @@ class CallerStream:
         """See `Sink`."""
         if reader.left:
             return  # another one reads the task on this stream by now, whose events these would come among
+        if self._before:
+            self._before.pop(reader, None)
+        if events:
+            reader.told = events[-1][0]
         for event in events:
             message = event_pb2.TaskEvent()
             fill_event(message, task, event)
@@ -313,6 +344,8 @@ class CallerStream:
         assert outcome is not None
         if self._with_caller:
             self._with_caller.pop(task.task_id, None)
+        if self._before:
+            self._before.pop(reader, None)
         if self._readers.pop(task.task_id, None) is not None:  # as `_forget`, without a call for each task
             self.out.put(complete_item(task, outcome))
 

@@ -83,7 +83,7 @@ class Claims:
         """Shards that are to be given up by others first, and since when."""
         self._waits = False
         """Some of them are waited for."""
-        self._leaving: frozenset[int] = frozenset()
+        self._leaving: dict[int, Shard | None] = {}
         """Shards that are served no more, and not given up yet."""
         self._unexplained: dict[int, int] = {}
         """Shards that another node has claimed though, as far as is known, they are to be here; and since when."""
@@ -270,16 +270,17 @@ class Claims:
     async def _leave(self, shards: frozenset[int]) -> None:
         if not shards or not await self._is_settled(CONFIRM_SECONDS):
             return  # it may wait for what is owned to be confirmed: that first, and then again
-        self._leaving = shards
+        self._leaving = dict.fromkeys(shards)
         try:
             self.owned -= shards
             self.on_change()
             paused = pause(self._host, shards)
+            self._leaving |= {shard.number: shard for shard in paused}
             streams = streams_of(self._host, paused) if await self._is_settled(SETTLE_SECONDS) else []
             self._forget(shards, paused)
             await self._tending.do(partial(self._journal.give_up, shards, streams))
         finally:
-            self._leaving = frozenset()
+            self._leaving = {}
         log.info("shards were given up", extra={"shards": sorted(shards), "streams": len(streams)})
 
     async def _is_settled(self, seconds: float) -> bool:
@@ -292,6 +293,9 @@ class Claims:
         return True
 
     def _lost(self, shards: frozenset[int]) -> None:
+        for number in shards & self._leaving.keys():
+            if (leaving := self._leaving[number]) is not None:
+                leaving.gone = True  # what was decided there is void, and told to nobody
         if lost := shards & self.owned:
             overtaken = self.is_in_doubt() or not self.may_claim()
             self._forget(lost)

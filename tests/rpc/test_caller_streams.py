@@ -275,3 +275,49 @@ async def test_CLU_3_a_stream_that_has_ended_is_told_of_other_nodes_no_more() ->
     assert len(nodes._says) == 1
     stream.close()
     assert not nodes._says
+
+
+@pytest.mark.parametrize("asked", ["submit", "subscribe"])
+async def test_DLV_3_who_asks_wrongly_for_a_task_takes_it_from_nobody_on_the_same_stream(asked: str) -> None:
+    """Found by the simulation: another task was given the same id, and was refused; who waited for the first one waited
+    for ever."""
+    door = Taking()
+    stream = stream_to(door)
+    submit(stream, "one")
+    (first,) = door.readers
+    task, complete = first.task, Outcome(TaskState.SUCCEEDED)
+    assert task is not None
+    stream.accepted(first, task, TaskState.PENDING, False)
+    stream.events(first, task, [(1, 0, 0, Kind.ACCEPTED, None), (2, 0, 0, Kind.STARTED, ("", ""))])
+    for _ in range(2):
+        submit(stream, "one", cancel_with_caller=False) if asked == "submit" else subscribe(stream, "one")
+    second, third = door.readers[1:]
+    stream.events(first, task, [(3, 0, 0, Kind.PROGRESS, (None, ""))])  # it was on its way
+    before = said(stream)
+    for reader in (second, third):
+        stream.refused(reader, Fault(ErrorClass.INVALID_REQUEST, Reason.TASK_ID_REUSED, "it is taken"))
+    assert said(stream) > before
+    (again,) = door.readers[3:]
+    assert (again.reference, again.interest, again.after) == (first.reference, first.interest, 2), (
+        "as far as it was told"
+    )
+    assert stream._readers == {"one": again}
+    assert stream._with_caller == {"one": again}
+    assert stream._before == {}
+    task.outcome = complete
+    stream.events(again, task, [(3, 0, 0, Kind.PROGRESS, (None, "")), (4, 0, 0, Kind.COMPLETE, complete)])
+    assert stream._readers == {}
+
+
+async def test_DLV_3_who_asks_again_and_is_taken_is_the_only_one() -> None:
+    door = Taking()
+    stream = stream_to(door)
+    submit(stream, "one")
+    submit(stream, "one")
+    first, second = door.readers
+    assert first.left
+    assert second.task is not None
+    stream.accepted(second, second.task, TaskState.PENDING, True)
+    stream.refused(second, Fault(ErrorClass.UNAVAILABLE, Reason.OWNER_UNAVAILABLE, "it has moved"))
+    assert (stream._readers, stream._before) == ({}, {})
+    assert door.readers == [first, second]

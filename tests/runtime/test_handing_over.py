@@ -126,6 +126,31 @@ async def test_DLV_13_what_cannot_be_told_in_time_is_given_up_without_numbers(
     assert two.host.tasks[TENANT, "t"].sequence > 1_000
 
 
+async def test_CLU_2_what_is_decided_for_a_shard_that_is_taken_while_it_is_settled_is_told_to_nobody(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulation: an answer was said to be taken, and was not written down."""
+    one, two = nodes
+    await streaming(one)
+    settled, calls, readers = one.host.settled, 0, []
+
+    async def settling() -> None:
+        nonlocal calls
+        calls += 1
+        await settled()
+        if calls == 1:
+            readers.append(one.submit("late", Interest.ACCEPTANCE))
+            await asyncio.sleep(0)  # it is decided, and being written
+            two.store.claim(ALL)
+
+    monkeypatch.setattr(one.host, "settled", settling)
+    await one.own(())
+    await one.settle()
+    assert one.heard(readers[0]) == [MOVED]
+    assert one.store.find(TENANT, "late") is None
+    assert one.claims.has_left
+
+
 async def test_DLV_13_who_is_to_have_a_shard_waits_until_it_is_given_up(nodes: tuple[Node, Node]) -> None:
     one, two = nodes
     two.claims.has_holder = lambda shard: True

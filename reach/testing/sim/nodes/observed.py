@@ -72,6 +72,11 @@ class ObservedCaller(CallerStream):
         super()._subscribe(subscribe)
         self._reads(subscribe.task_id, subscribe.after_sequence)
 
+    def _put_back(self, reader: Reader) -> None:
+        task_id, before, _ = self._before[reader]
+        super()._put_back(reader)
+        self._reads(task_id, before.told)
+
     def _cancel(self, cancel: dispatch_pb2.CancelItem) -> None:
         self._asks(cancel.reference, cancel.task_id, None)
         super()._cancel(cancel)
