@@ -75,7 +75,10 @@ class Reports:
         """A piece of an answer."""
         pool = self.pool
         task = self._live(event, turn)
-        if task is None or event.attempt_sequence <= task.attempt_sequence:
+        if task is None:
+            return
+        if event.attempt_sequence <= task.attempt_sequence:
+            self._credit(event, turn)  # it is said again for what follows, and holds nothing
             return
         pool.vitals.moved(event.instance, turn)
         emitted = task.log
@@ -94,9 +97,13 @@ class Reports:
             pool.delivery.give_up_attempt(task, fault, turn)
             return
         pool.delivery.touch(task)
-        size = size_in_bytes(event.delta.content)
-        if event.instance.link is not None:
-            turn.sends.append(CreditAttempt(event.instance.link, event.tenant, event.task_id, event.attempt, size))
+        self._credit(event, turn)
+
+    def _credit(self, event: ev.DeltaCame, turn: Turn) -> None:
+        """Room for as much as this piece took."""
+        size, link = size_in_bytes(event.delta.content), event.instance.link
+        if link is not None:
+            turn.sends.append(CreditAttempt(link, event.tenant, event.task_id, event.attempt, size))
 
     def progressed(self, event: ev.Progressed, turn: Turn) -> None:
         """How far it is, and perhaps what the next attempt should get."""

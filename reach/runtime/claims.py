@@ -84,7 +84,7 @@ class Claims:
         self._waits = False
         """Some of them are waited for."""
         self._leaving: dict[int, Shard | None] = {}
-        """Shards that are served no more, and not given up yet."""
+        """Shards that are served no more, or never were, and not given up yet."""
         self._unexplained: dict[int, int] = {}
         """Shards that another node has claimed though, as far as is known, they are to be here; and since when."""
         self._brought: list[tuple[int, int]] = []
@@ -118,8 +118,8 @@ class Claims:
 
     @property
     def has_left(self) -> bool:
-        """Nothing is owned, and all that was is given up."""
-        return not self.owned and not self._leaving
+        """Nothing is owned or about to come, and all that was is given up."""
+        return not (self.owned or self._leaving or self._coming())
 
     def certainly(self, act: Callable[[], object]) -> None:
         """See `Pools.certainly`."""
@@ -149,6 +149,7 @@ class Claims:
                         await self._follow(tasks)
                         await self._bring()
                     except StoreError as error:
+                        self._waits = False
                         now_ms = self._clock.now_ms()
                         if now_ms - self._logged_ms > LOG_EVERY_MS:
                             self._logged_ms = now_ms
@@ -196,8 +197,12 @@ class Claims:
         if too_many := self.owned - wished:
             await self._leave(too_many)
         if unwished := self._coming() - wished:
-            self._drop(unwished, "shards are wished elsewhere before they have come")
-            await self._tending.do(partial(self._journal.give_up, unwished))
+            self._leaving = dict.fromkeys(unwished)
+            try:
+                self._drop(unwished, "shards are wished elsewhere before they have come")
+                await self._tending.do(partial(self._journal.give_up, unwished, None))
+            finally:
+                self._leaving = {}
         self._explain()
         missing = wished - self.owned - self._coming() - self._unexplained.keys()
         held = self._held(missing)
@@ -268,8 +273,11 @@ class Claims:
         self._stirred.set()
 
     async def _leave(self, shards: frozenset[int]) -> None:
-        if not shards or not await self._is_settled(CONFIRM_SECONDS):
+        if not await self._is_settled(CONFIRM_SECONDS):
             return  # it may wait for what is owned to be confirmed: that first, and then again
+        shards &= self.owned - (self._wished or frozenset())  # it may be wished to be here again
+        if not shards:
+            return
         self._leaving = dict.fromkeys(shards)
         try:
             self.owned -= shards

@@ -54,10 +54,7 @@ class IdlePools:
         return len(gone)
 
     def _is_empty(self, pool: Pool, now_ms: int) -> bool:
-        return not (
-            pool.instances
-            or pool.queue
-            or pool.held
-            or pool in self._host.shards[pool.shard].mail
-            or pool.pins.live(now_ms)
+        shard = self._host.shards.get(pool.shard)
+        return shard is not None and not (  # None: it is about to be given up, with all it has
+            pool.instances or pool.queue or pool.held or pool in shard.mail or pool.pins.live(now_ms)
         )

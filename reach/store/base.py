@@ -264,9 +264,10 @@ class SharedJournal(Journal, Protocol):
             StoreUnavailable: nobody knows.
         """
 
-    def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] = ()) -> None:
+    def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] | None = ()) -> None:
         """The node writes nothing more for these shards, whatever becomes of this; `lost` does not tell them. They are
-        nobody's then, and who claims them next loads how far their streams were told: nobody else ever does.
+        nobody's then, and who claims them next loads how far their streams were told: nobody else ever does. None: as
+        far as the owner before told them, for this one told nothing.
 
         Raises:
             StoreUnavailable: perhaps nobody hears of it. They can be claimed all the same.

@@ -92,13 +92,15 @@ class MemoryNode(Holding):
         self._won(claimed)
         return claimed
 
-    def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] = ()) -> None:
+    def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] | None = ()) -> None:
         """See `SharedJournal.give_up`."""
         left = self._leave(shards)
         self._reach()
         shared = self._shared
         held = {shard: epoch for shard, epoch in left.items() if shared.epochs.get(shard) == epoch}
         shared.given_up |= held
+        if streams is None:
+            streams = [row for epoch, row in shared.streams.values() if epoch + 1 == held.get(row.shard)]
         self._drop_streams(held)
         shared.streams |= {row.row: (held[row.shard], row) for row in streams if row.shard in held}
 

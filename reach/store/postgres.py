@@ -78,9 +78,13 @@ class PostgresJournal(Holding):
         self._won(claimed)
         return claimed
 
-    def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] = ()) -> None:
+    def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] | None = ()) -> None:
         """See `SharedJournal.give_up`."""
         left = self._leave(shards)
+        if streams is None:
+            if left:
+                self._writer.ask(lambda db: db.execute(sql.PASS_ON, [*left], [*left.values()]))
+            return
         told = [sql.stream_values(row, left[row.shard]) for row in streams if row.shard in left]
         values = sql.by_column(told) if told else [[] for _ in sql.STREAM]
         if left:

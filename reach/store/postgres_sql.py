@@ -286,6 +286,12 @@ GIVE_UP: Final = (
     " pieces = excluded.pieces)"
     " update shard set given_up = epoch where shard in (select shard from mine)"
 )
+PASS_ON: Final = (
+    f"with {MINE}, kept as (update stream s set epoch = h.epoch from shard h where h.shard = s.shard"
+    " and s.shard in (select shard from mine) and s.epoch = h.epoch - 1)"
+    " update shard set given_up = epoch where shard in (select shard from mine)"
+)
+"""As `GIVE_UP`, of an owner that told nothing: what was told to it, it leaves to the next one."""
 CAME: Final = f"with {MINE} delete from stream where shard in (select shard from mine)"
 TOLD: Final = (
     "select s.row, s.shard, s.sequence, s.attempt_sequence, s.pieces from stream s join shard h on h.shard = s.shard"

@@ -452,3 +452,22 @@ def test_DLV_13_what_was_handed_over_once_is_not_kept_for_long(cluster):
     second.give_up([1])
     first.claim([1])
     assert streams(first)[1] is None
+
+
+def test_DLV_13_who_never_served_a_shard_leaves_what_its_owner_before_left(cluster):
+    first, second, third = cluster(), cluster(), cluster()
+    first.claim([1, 2, 3])
+    first.commit(writes(tasks=[task(1), task(2), task(3)]))
+    first.give_up([1], [told(1)])
+    second.claim([1])
+    third.claim([2])  # overtakes
+    second.claim([2])
+    second.claim([3])
+    second.give_up([3], [told(3)])
+    third.claim([3])
+    second.give_up([1, 2, 3], None)
+    assert second.epochs() == {}
+    assert first.claim([1, 2, 3], given_up=True).keys() == {1, 2}
+    assert streams(first) == {1: told(1), 2: None, 3: told(3)}
+    third.claim([1])
+    assert streams(third)[1] is None, "the first one may have told more"

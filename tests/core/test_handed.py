@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reach.core import handed as module
-from reach.core.effects import Turn
+from reach.core.effects import CreditAttempt, Turn
 from reach.core.handed import handed, resume
 from reach.core.model import TaskState
 from reach.core.pieces import Delta, Kind, Mode
@@ -189,3 +189,12 @@ def test_DLV_13_pieces_that_were_lost_stay_lost() -> None:
         shell.delta(task, number, f"{number} ")
     assert shell.kinds(reader)[:3] == [Kind.RESUMED, Kind.STARTED, Kind.ATTEMPT_RESET]
     assert text_of(shell.seen[reader.reference]) == "1 2 3 4 5 6 7 "
+
+
+def test_STR_4_an_agent_gets_room_for_what_it_says_again_though_it_was_there() -> None:
+    """It says all of it, and has only so much room: the rest would never come."""
+    shell, task, _ = streaming()
+    (task,) = shell.hand_over()
+    comes_back(shell, task, 5)
+    sends = shell.delta(task, 1, "1 ")
+    assert [send.bytes for send in sends if isinstance(send, CreditAttempt)] == [2]

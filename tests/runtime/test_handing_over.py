@@ -10,9 +10,11 @@ import pytest
 
 from agentreach.v1 import agent_pb2
 from reach.core import events as ev
+from reach.core.model import PoolKey
 from reach.core.pieces import Delta, Mode
 from reach.core.stream import Interest
 from reach.runtime.claims import HAND_OVER_MS
+from reach.runtime.idle_pools import IdlePools
 from reach.wire.agents import read_registration
 from tests.runtime.claiming import ALL, Link, Node, two_nodes
 from tests.runtime.hosts import TENANT
@@ -202,3 +204,98 @@ async def test_DLV_13_who_leaves_has_left_when_all_know_it(
     await one.settle()
     assert left == [(frozenset(), False)]
     assert one.claims.has_left
+
+
+def act_when_settled(one: Node, monkeypatch: pytest.MonkeyPatch, *acts: Any) -> None:
+    """Does something each time that it is to settle: before the shards are paused, and then, after they were."""
+    settled, left = one.host.settled, list(acts)
+
+    async def settling() -> None:
+        act = left.pop(0) if left else None
+        if act is None:
+            await settled()
+            return
+        if len(left) == len(acts) - 1:
+            await settled()
+            act()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # it is stepped, and not kept yet
+        else:
+            act()
+            await settled()
+
+    monkeypatch.setattr(one.host, "settled", settling)
+
+
+async def test_DLV_13_what_is_wished_back_before_it_is_paused_stays(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = nodes
+    before = one.claims.epochs()
+    act_when_settled(one, monkeypatch, lambda: one.claims.wish(ALL))
+    one.claims.wish(())
+    await one.settle(50)
+    assert one.claims.owned == frozenset(ALL)
+    assert one.claims.epochs() == before
+
+
+async def test_DLV_13_who_passes_a_shard_on_before_it_has_come_leaves_what_was_left_to_it(
+    nodes: tuple[Node, Node],
+) -> None:
+    one, two = nodes
+    await streaming(one)
+    await one.own(())
+    two.loads.held = True
+    two.claims.wish(ALL)
+    two._running = asyncio.create_task(two.claims.run())
+    await two.settle()
+    assert two.store.epochs().keys() == set(ALL)
+    two.claims.wish(())
+    await two.settle()
+    assert two.claims.has_left
+    await one.own(ALL)
+    task = one.host.tasks[TENANT, "t"]
+    assert (task.sequence, task.attempt_sequence) == (6, 3)
+
+
+async def test_DLV_13_who_has_claimed_has_not_left(nodes: tuple[Node, Node]) -> None:
+    """What it goes away with is nobody's to give up."""
+    _, two = nodes
+    two.loads.held = True
+    two.claims.wish(ALL)
+    two._running = asyncio.create_task(two.claims.run())
+    await two.settle()
+    assert not two.claims.owned
+    assert not two.claims.has_left
+    two.loads.held = False
+    two.loads.go()
+
+
+async def test_CLU_4_who_waits_for_a_shard_does_not_hammer_a_store_that_is_away(nodes: tuple[Node, Node]) -> None:
+    _, two = nodes
+    two.claims.has_holder = lambda shard: True
+    two.claims.wish(ALL)
+    two._running = asyncio.create_task(two.claims.run())
+    await two.settle()
+    assert two.claims._waits
+    two.store.cut_off = True
+    await two.confirm()
+    assert not two.claims._waits
+    two.store.cut_off = False
+    await two.confirm()
+    assert two.claims._waits
+
+
+async def test_REG_11_idle_pools_are_looked_for_while_a_shard_is_handed_over(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = nodes
+    await streaming(one)
+    one.host.pool(PoolKey(TENANT, "idle"))
+    dropped: list[int] = []
+    idle = IdlePools(one.host)
+    idle.drop()
+    act_when_settled(one, monkeypatch, lambda: None, lambda: dropped.append(idle.drop()))
+    await one.own(())
+    assert dropped == [0]
+    assert not one.host.pools()

@@ -107,7 +107,7 @@ class NodeJournal(MemoryNode):
         base.others_first(self)
         return claimed
 
-    def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] = ()) -> None:
+    def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] | None = ()) -> None:
         """See SharedJournal."""
         try:
             self._check()
