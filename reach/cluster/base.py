@@ -72,6 +72,8 @@ class NodeInfo(NamedTuple):
     """False once the node has not reached the journal for 3 s: the leader moves its shards while others have it."""
     advertise: str = ""
     """Address for agents and callers that follow redirects; empty: never redirect here."""
+    hands_over: bool = False
+    """It says in the journal that it has given a shard up. Earlier versions do not: nobody waits for that."""
 
 
 class Standing(Enum):

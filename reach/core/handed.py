@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from reach.core.effects import Turn
 from reach.core.model import FIRST_TERMINAL, Task, TaskState
-from reach.core.pieces import Delta, Kind, size_in_bytes
+from reach.core.pieces import Delta, Kind
 from reach.core.stream import TaskLog, emit, reserve, resumed_at
 
 HANDED_BYTES = 16 << 20
@@ -36,10 +36,9 @@ def handed(tasks: Iterable[Task]) -> list[StreamRow]:
         log: TaskLog | None = task.log
         if log is None or task.volatile or not task.row or task.state >= FIRST_TERMINAL:
             continue
-        pieces = tuple(log.fold.snapshot()) if log.fold_whole else None
-        if pieces is not None:
-            size = sum(size_in_bytes(piece.content) for piece in pieces)
-            pieces, left = (pieces, left - size) if size <= left else (None, left)
+        pieces = None
+        if log.fold_whole and log.fold.size <= left:  # to look at what is too much costs time, too
+            pieces, left = tuple(log.fold.snapshot()), left - log.fold.size
         found.append(StreamRow(task.row, task.pool.shard, task.sequence, task.attempt_sequence, pieces))
     return found
 

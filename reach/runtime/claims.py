@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Final
@@ -83,8 +83,10 @@ class Claims:
         """Shards that are to be given up by others first, and since when."""
         self._waits = False
         """Some of them are waited for."""
-        self._leaving: dict[int, Shard | None] = {}
+        self._leaving: frozenset[int] = frozenset()
         """Shards that are served no more, or never were, and not given up yet."""
+        self._paused: list[Shard] = []
+        """Of these, what they had: it is forgotten when they are given up, or turn out to be another node's."""
         self._unexplained: dict[int, int] = {}
         """Shards that another node has claimed though, as far as is known, they are to be here; and since when."""
         self._brought: list[tuple[int, int]] = []
@@ -197,12 +199,12 @@ class Claims:
         if too_many := self.owned - wished:
             await self._leave(too_many)
         if unwished := self._coming() - wished:
-            self._leaving = dict.fromkeys(unwished)
+            self._leaving = unwished
             try:
                 self._drop(unwished, "shards are wished elsewhere before they have come")
                 await self._tending.do(partial(self._journal.give_up, unwished, None))
             finally:
-                self._leaving = {}
+                self._leaving = frozenset()
         self._explain()
         missing = wished - self.owned - self._coming() - self._unexplained.keys()
         held = self._held(missing)
@@ -278,17 +280,17 @@ class Claims:
         shards &= self.owned - (self._wished or frozenset())  # it may be wished to be here again
         if not shards:
             return
-        self._leaving = dict.fromkeys(shards)
+        self._leaving = shards
         try:
             self.owned -= shards
             self.on_change()
-            paused = pause(self._host, shards)
-            self._leaving |= {shard.number: shard for shard in paused}
-            streams = streams_of(self._host, paused) if await self._is_settled(SETTLE_SECONDS) else []
-            self._forget(shards, paused)
+            self._paused = pause(self._host, shards)
+            streams = streams_of(self._host, self._paused) if await self._is_settled(SETTLE_SECONDS) else []
+            self._forget(shards)
             await self._tending.do(partial(self._journal.give_up, shards, streams))
+            shards = self._leaving
         finally:
-            self._leaving = {}
+            self._leaving = frozenset()
         log.info("shards were given up", extra={"shards": sorted(shards), "streams": len(streams)})
 
     async def _is_settled(self, seconds: float) -> bool:
@@ -301,10 +303,8 @@ class Claims:
         return True
 
     def _lost(self, shards: frozenset[int]) -> None:
-        for number in shards & self._leaving.keys():
-            if (leaving := self._leaving[number]) is not None:
-                leaving.gone = True  # what was decided there is void, and told to nobody
-        if lost := shards & self.owned:
+        if lost := shards & (self.owned | {shard.number for shard in self._paused}):
+            self._leaving -= lost
             overtaken = self.is_in_doubt() or not self.may_claim()
             self._forget(lost)
             if overtaken:
@@ -329,8 +329,10 @@ class Claims:
         if taken := [shard for shard in taken if shard not in moved]:
             _warn(taken)
 
-    def _forget(self, shards: frozenset[int], paused: Sequence[Shard] = ()) -> None:
+    def _forget(self, shards: frozenset[int]) -> None:
         self.owned -= shards
+        paused = [shard for shard in self._paused if shard.number in shards]
+        self._paused = [shard for shard in self._paused if shard.number not in shards]
         leave(self._host, shards, paused)
         self._host.committer.forget(shards)
         self.on_change()

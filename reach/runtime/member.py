@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -57,12 +57,14 @@ class Member:
         self._host = host
         self._claims = claims
         self._cluster = cluster
-        self._info = info
+        self._info = info._replace(hands_over=True)
         self._owners: list[Peer | None] = [NOBODY] * SHARDS
         self._watchers: list[Moved] = []
         self._wish: tuple[str, ...] = ()
         self._holders: list[str] = [""] * SHARDS
         """Who was to have each shard before it was to go to the node that is to have it now."""
+        self._handing: dict[str, int] = {}
+        """The nodes that hand over, with their weights."""
         self._records: dict[AgentKey, tuple[bytes, str, bytes]] = {}
         """Registration and boot of the agents of this node's pools, and what all are to know of them."""
         self._standing = Standing.OUT
@@ -91,7 +93,7 @@ class Member:
     def hands_over(self, node_id: str) -> bool:
         """See Owners."""
         info = self._cluster.membership.nodes().get(node_id)
-        return info is not None and info.node_id != self._info.node_id and info.store_reachable
+        return info is not None and info.node_id != self._info.node_id and info.store_reachable and info.hands_over
 
     def watch(self, moved: Moved) -> None:
         """See Owners."""
@@ -110,11 +112,21 @@ class Member:
             info = nodes.get(name)
             if shard not in owned and info is not None and name != self._info.node_id:
                 self._owners[shard] = Peer(name, info.peer_address)
-        changed = [shard for shard in range(SHARDS) if self._owners[shard] != before[shard]]
+        fallen = self._fallen(nodes)
+        changed = [
+            shard for shard in range(SHARDS)
+            if self._owners[shard] != before[shard] or self._holders[shard] in fallen
+        ]  # fmt: skip
         self._hear_of([key for key in self._cluster.registry.agents() if self._shard_of(key) in changed])
         for shard in changed:
             for moved in self._watchers:
                 moved(shard)
+
+    def _fallen(self, nodes: Mapping[str, NodeInfo]) -> set[str]:
+        """Nodes that might still have handed something over, and will not any more. Not those that left: they have."""
+        before = self._handing
+        self._handing = {name: info.weight for name, info in nodes.items() if self.hands_over(name)}
+        return {name for name in before.keys() - self._handing.keys() if before[name] > 0}
 
     def _remember(self, wish: Sequence[str]) -> None:
         for shard, (before, name) in enumerate(zip(self._wish, wish, strict=False)):

@@ -21,7 +21,7 @@ from reach.store.postgres_sql import KINDS
 
 KIND: Final = "postgres"
 TABLES: Final = ("shard", "counter", "open_task", *KINDS, "api_key")
-"""All tables but `migration`."""
+"""All tables but `migration`, and what is only for the next owner of a shard: `arrival`, `stream`."""
 SEQUENCES: Final = ("row_block", "outbox_number")
 RAISED: Final = 1_000_000
 """By so much epochs, and numbers that were given since the backup, are raised."""

@@ -144,6 +144,8 @@ async def test_CLU_2_what_is_decided_for_a_shard_that_is_taken_while_it_is_settl
             readers.append(one.submit("late", Interest.ACCEPTANCE))
             await asyncio.sleep(0)  # it is decided, and being written
             two.store.claim(ALL)
+        else:  # who asked before how it stands is told of nothing that is in memory only
+            assert (TENANT, "late") not in one.host.tasks
 
     monkeypatch.setattr(one.host, "settled", settling)
     await one.own(())

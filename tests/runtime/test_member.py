@@ -277,7 +277,8 @@ async def test_DLV_13_what_a_living_node_is_to_give_up_is_waited_for(
     assert forced == []
 
 
-async def test_CLU_3_a_dead_node_is_not_waited_for(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def patience(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> list[frozenset[int]]:
+    """What is claimed only once it is given up."""
     patient: list[frozenset[int]] = []
     for node in nodes.all.values():
         honest = node.store.claim
@@ -289,9 +290,65 @@ async def test_CLU_3_a_dead_node_is_not_waited_for(nodes: Nodes, monkeypatch: py
             return claimed
 
         monkeypatch.setattr(node.store, "claim", claim)
+    return patient
+
+
+async def test_CLU_6_a_node_of_an_earlier_version_is_not_waited_for(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives up what it has, and tells nobody."""
+    patient = patience(nodes, monkeypatch)
+    earlier = nodes.all["b"]
+    earlier.member._info = earlier.member._info._replace(hands_over=False)
+    await earlier.cluster.membership.update(earlier.member._info)
+    assert not any(nodes.all[name].member.hands_over("b") for name in "ac")
+    assert nodes.all["c"].member.hands_over("a")
+    await nodes.beside(earlier.member.leave())
+    await nodes.until_all_is_owned()
+    assert patient == []
+
+
+async def test_CLU_3_a_dead_node_is_not_waited_for(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = patience(nodes, monkeypatch)
     dead = nodes.all.pop("b")
     dead.kill()
     nodes.memory.expire("b", dead.info.boot)
     await nodes.until_all_is_owned()
     assert patient == []
     await dead.stop()
+
+
+async def test_CLU_3_a_node_that_dies_before_it_has_handed_over_is_told_of(nodes: Nodes) -> None:
+    """Others have left it what they have open there, for it was to end that itself."""
+    node, moved = nodes.all["a"], list[int]()
+    had = nodes.all["b"].claims.owned
+    nodes.add("d")
+    await nodes.until(lambda: len(nodes.all["d"].claims.owned) == 16)
+    await nodes.until_all_is_owned()
+    given = had - nodes.all["b"].claims.owned
+    assert given
+    node.member.watch(moved.append)
+    dead = nodes.all.pop("b")
+    dead.kill()
+    nodes.memory.expire("b", dead.info.boot)
+    assert set(moved) >= given
+    await dead.stop()
+
+
+async def test_DLV_13_a_node_that_leaves_has_ended_what_others_had_open_there(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it said last is on its way: nobody cuts it off."""
+    node, moved, told = nodes.all["a"], list[int](), list[list[int]]()
+    membership = nodes.all["b"].cluster.membership
+    honest = membership.leave
+
+    async def leave() -> None:
+        moved.clear()
+        await honest()
+        told.append(list(moved))
+
+    monkeypatch.setattr(membership, "leave", leave)
+    node.member.watch(moved.append)
+    await nodes.beside(nodes.all["b"].member.leave())
+    assert told == [[]]
