@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from agentreach.v1 import dispatch_pb2, dispatch_pb2_grpc, task_pb2
 from reach.core.decision_record import Told, record_of
 from reach.core.dialogue import Input
-from reach.core.model import Fault, Task, TaskState
+from reach.core.model import FIRST_TERMINAL, Fault, Task, TaskState
 from reach.core.pieces import Kind, size_in_bytes
 from reach.core.questions import INPUT_BYTES
 from reach.core.stream import Interest, Reader
@@ -92,8 +92,8 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
             state = ended.state
             if ended.outcome is not None:
                 fill_result(answer.result, ended, ended.outcome)
-        elif sink.task is not None:
-            state = sink.task.state if wait_ms else state
+        elif wait_ms and sink.task is not None and sink.task.state < FIRST_TERMINAL:  # else its end is not written yet
+            state = sink.task.state
         answer.state = int(state)  # type: ignore[assignment]
         return answer
 
@@ -128,13 +128,13 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         """See the contract."""
         task_id = check_id("task_id", request.task_id, required=True)
         _check_view(request.view)
-        task = await self._reach.tasks.get(principal_of(context).tenant, task_id)
-        if task is None:
+        found = await self._reach.tasks.explained(principal_of(context).tenant, task_id)
+        if found is None:
             raise error_of_fault(not_found(task_id))
         answer = dispatch_pb2.GetTaskResponse()
+        task, decisions = found
         full = request.view != task_pb2.TASK_VIEW_BASIC
-        decisions = await self._reach.tasks.decisions(task) if full else None
-        fill_task(answer.task, task, full=full, decisions=decisions)
+        fill_task(answer.task, task, full=full, decisions=decisions if full else None)
         return answer
 
     async def ListTasks(self, request: dispatch_pb2.ListTasksRequest, context: Any) -> dispatch_pb2.ListTasksResponse:
@@ -143,6 +143,10 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         _check_view(request.view)
         page, full = await self._reach.tasks.page(query), request.view == task_pb2.TASK_VIEW_FULL
         answer = dispatch_pb2.ListTasksResponse()
+        messages: list[tuple[int, task_pb2.Task]] = []
+        for task in page.tasks:  # before anything is waited for: what becomes of it meanwhile may still be undone
+            messages.append((task.row, task_pb2.Task()))
+            fill_task(messages[-1][1], task, full=full)
         told: dict[str, task_pb2.Task] = {}
         if page.elsewhere and self._services.peers is not None:
             told, lost = await far_tasks.ask(self._services.peers, query.tenant, page.elsewhere, full=full)
@@ -150,16 +154,14 @@ class DispatchServicer(dispatch_pb2_grpc.DispatchServiceServicer):
         wanted = set(request.filter.states)
         labels = dict(request.filter.labels)
         last, size = 0, 0
-        for task in page.tasks:
+        for row, message in messages:
             if size > PAGE_BYTES:
                 answer.next_page_token = str(last)
                 return answer
-            last = task.row
-            far = told.get(task.task_id)
-            if wanted and int(task.state if far is None else far.state) not in wanted:
+            last = row
+            far = told.get(message.spec.task_id)
+            if wanted and int(message.state if far is None else far.state) not in wanted:
                 continue
-            message = task_pb2.Task()
-            fill_task(message, task, full=full)
             if far is not None:
                 far.spec.CopyFrom(message.spec)
                 message = far

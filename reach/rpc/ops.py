@@ -145,10 +145,10 @@ class OpsServicer(ops_pb2_grpc.OpsServiceServicer):
     async def ExplainTask(self, request: ops_pb2.ExplainTaskRequest, context: Any) -> ops_pb2.ExplainTaskResponse:
         """See the contract."""
         task_id = check_id("task_id", request.task_id, required=True)
-        task = await self._services.reach.tasks.get(principal_of(context).tenant, task_id)
-        if task is None:
+        found = await self._services.reach.tasks.explained(principal_of(context).tenant, task_id)
+        if found is None:
             raise error_of_fault(not_found(task_id))
-        records = await self._services.reach.tasks.decisions(task)
+        task, records = found
         answer = ops_pb2.ExplainTaskResponse(story=story_of(task, records))
         fill_task(answer.task, task, full=False, decisions=records)
         return answer

@@ -12,7 +12,7 @@ from reach.core.model import PoolKey, Task
 from reach.core.placement import shard_of_session
 from reach.core.pool import Pool
 from reach.core.restore import restore_instance, restore_pin, restore_task, restore_trials, restore_waiting
-from reach.core.rows import AgentRow, AttemptRow
+from reach.core.rows import AgentRow, AttemptRow, PinRow
 from reach.core.session import TURN
 from reach.runtime.sessions import Ended
 from reach.store.base import Journal, Loaded, SharedJournal, StoredFact, StoredTask
@@ -29,6 +29,34 @@ class Ground(Protocol):
 
     def pool(self, key: PoolKey) -> Pool:
         """The pool of a key, made when it is first needed."""
+
+
+class ShardTurns:
+    """What all that is brought back asks for: a turn for each shard, for one that is lost is void, and no other one.
+
+    Args:
+        now_ms: The time.
+        wall_ms: The same for people.
+    """
+
+    def __init__(self, now_ms: int, wall_ms: int) -> None:
+        self._turns: dict[int, Turn] = {}
+        self.now_ms = now_ms
+        self.wall_ms = wall_ms
+
+    def of(self, pool: Pool) -> Turn:
+        """That of a pool, as of now."""
+        turn = self._turns.get(pool.shard)
+        if turn is None:
+            turn = self._turns[pool.shard] = Turn(self.now_ms, self.wall_ms)
+        turn.now_ms, turn.wall_ms = self.now_ms, self.wall_ms
+        return turn
+
+    def submit(self, host: Host) -> None:
+        """It is to be kept and sent, now that its pools are found."""
+        for number, turn in self._turns.items():
+            turn.shard = host.shards[number] if host.by_shard else None
+            host.committer.submit(turn)
 
 
 class Turns(NamedTuple):
@@ -76,30 +104,30 @@ def restore(host: Host, loaded: Loaded, turns: Sequence[Ended] = ()) -> int:
 
     The tasks are taken out of `loaded`: what they become needs their memory.
     """
-    turn = Turn(host.clock.now_ms(), host.clock.wall_ms())
     host.begin(loaded.next_row, loaded.next_revision)
-    count = bring(host, loaded, turns, turn)
-    host.committer.submit(turn)
+    count = bring(host, loaded, turns)
     host.arm_all()
     host.outbox.start()
     host.sessions.start()
     return count
 
 
-def bring(host: Host, loaded: Loaded, turns: Sequence[Ended], turn: Turn) -> int:
-    """Makes pools, sessions and tasks of what was loaded; `turn` gets what that asks for. The tasks are taken out of
+def bring(host: Host, loaded: Loaded, turns: Sequence[Ended]) -> int:
+    """Makes pools, sessions and tasks of what was loaded, and has done what that asks for. The tasks are taken out of
     `loaded` on the way."""
+    asked = ShardTurns(host.clock.now_ms(), host.clock.wall_ms())
     with made_to_stay():
-        returning = Returning(host, host, turn)
+        returning = Returning(host, host, asked)
         returning.agents(loaded.agents)
         returning.trials()
         for pin in loaded.pins:
-            restore_pin(host.pool(PoolKey(pin.pool_tenant, pin.agent_type)), pin, turn)
+            returning.pin(pin)
         host.sessions.restore(loaded.contexts, turns)
         count = len(loaded.tasks)
         returning.tasks(loaded.tasks)
         for task in returning.asked_for:  # now that all are there whom they may belong to
             host.trees.joined(task)
+    asked.submit(host)
     return count
 
 
@@ -109,13 +137,13 @@ class Returning:
     Args:
         host: Of this node.
         ground: Where its pools are.
-        turn: Gets what that asks for.
+        turns: Get what that asks for.
     """
 
-    def __init__(self, host: Host, ground: Ground, turn: Turn) -> None:
+    def __init__(self, host: Host, ground: Ground, turns: ShardTurns) -> None:
         self._host = host
         self._ground = ground
-        self._turn = turn
+        self._turns = turns
         self._agents: dict[PoolKey, list[AgentRow]] = {}
         self._waiting: dict[PoolKey, list[Task]] = {}
         self.asked_for: list[Task] = []
@@ -131,7 +159,8 @@ class Returning:
         joining = host.codec.joining_of(agent.registration, agent.boot_id)
         joining.instance_id = agent.instance_id
         joining.profile = host.directory.add(key, agent.instance_id, joining.profile)
-        restore_instance(self._ground.pool(key), agent, joining, self._turn)
+        pool = self._ground.pool(key)
+        restore_instance(pool, agent, joining, self._turns.of(pool))
         return key
 
     def trials(self) -> None:
@@ -139,6 +168,11 @@ class Returning:
         agents, self._agents = self._agents, {}
         for key, rows in agents.items():
             restore_trials(self._ground.pool(key), rows)
+
+    def pin(self, pin: PinRow) -> None:
+        """Brings the pin of a session back, once the instances of its pool are there."""
+        pool = self._ground.pool(PoolKey(pin.pool_tenant, pin.agent_type))
+        restore_pin(pool, pin, self._turns.of(pool))
 
     def tasks(self, stored: list[StoredTask]) -> None:
         """Brings tasks back, once their instances, pins and contexts are there; they are taken out of `stored`. Those
@@ -148,7 +182,8 @@ class Returning:
             self._task(stored.pop())
         waiting, self._waiting = self._waiting, {}
         for key, tasks in waiting.items():
-            restore_waiting(self._ground.pool(key), tasks, self._turn)
+            pool = self._ground.pool(key)
+            restore_waiting(pool, tasks, self._turns.of(pool))
 
     def _task(self, stored: StoredTask) -> None:
         host = self._host
@@ -172,4 +207,5 @@ class Returning:
         if stored.handle is not None and attempts and stored.handle.number == attempts[-1].number:
             task.handle = stored.handle.handle
         pool = self._ground.pool(key)
-        restore_task(pool, task, attempts, stored.failures, self._turn, stored.questions, stored.inputs, stored.stream)
+        turn = self._turns.of(pool)
+        restore_task(pool, task, attempts, stored.failures, turn, stored.questions, stored.inputs, stored.stream)

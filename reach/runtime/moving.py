@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from reach.core.effects import Turn
 from reach.core.handed import StreamRow, handed
 from reach.core.model import FIRST_TERMINAL, Task
 from reach.core.pool import Pool
@@ -28,14 +27,14 @@ if TYPE_CHECKING:
 
 def take(host: Host, coming: Coming) -> None:
     """Serves shards that were claimed, now that all they hold is here."""
-    turn, late_ms = coming.tick(), coming.late_ms
+    turns, late_ms = coming.tick(), coming.late_ms
     _clear(host, coming.shards)  # what was asked of them in vain
     host.revision = max(host.revision, coming.next_revision)  # behind those of the changes that are here now
     host.tasks.update(coming.tasks)
     for pool in coming.pools.values():
         host.add(pool)
-        served_late(pool, late_ms, turn)
-    host.committer.submit(turn)
+        served_late(pool, late_ms, turns.of(pool))
+    turns.submit(host)
     host.arm_all()
     host.trees.came(coming.asked_for)
     host.sessions.came()
@@ -69,9 +68,7 @@ def abandon(host: Host, coming: Coming) -> None:
 def add(host: Host, tasks: list[StoredTask]) -> None:
     """Brings in tasks that came to shards that are here."""
     if tasks:
-        turn = Turn(host.clock.now_ms(), host.clock.wall_ms())
-        bring(host, some(tasks=tasks), (), turn)
-        host.committer.submit(turn)
+        bring(host, some(tasks=tasks), ())
         host.arm_all()
 
 

@@ -141,7 +141,8 @@ class Sends:
 
     def _give_input_with(self, effect: fx.GiveInput, context: bytes) -> None:
         task = effect.task
-        if task.attempt == effect.attempt and task.instance is effect.instance and task.state in AT_WORK:
+        current = task.attempt == effect.attempt and task.instance is effect.instance and task.state in AT_WORK
+        if current and self._host.tasks.get(task.key) is task:
             effect.link.give_input(task, effect.input, context)
 
     def _refused(self, effect: fx.Refused) -> None:

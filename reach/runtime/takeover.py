@@ -18,12 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from reach.collector import made_to_stay
-from reach.core.effects import Turn
 from reach.core.model import PoolKey, Task, TaskKey
 from reach.core.pool import Pool
-from reach.core.restore import restore_pin
 from reach.core.rows import PinRow
-from reach.runtime.loading import Returning, some_turns
+from reach.runtime.loading import Returning, ShardTurns, some_turns
 from reach.runtime.moving import abandon
 from reach.runtime.sessions import Ended
 from reach.store.base import Loaded, Place, SharedJournal, StoreError
@@ -75,9 +73,9 @@ class Coming:
         self._wall_ahead_ms = host.clock.wall_ms() - self._began_ms
         """One for all, so that who was accepted earlier comes first, also if the wall clock leaps meanwhile."""
         self._rules = self._rules_now()
-        self.turn = Turn(0, 0)
+        self.turns = ShardTurns(0, 0)
         """What all this asks for. It has to wait until they are served."""
-        self._returning = Returning(host, self, self.turn)
+        self._returning = Returning(host, self, self.turns)
 
     def _rules_now(self) -> tuple[Any, ...]:
         directory, settings = self._host.directory, self._host.settings
@@ -105,11 +103,11 @@ class Coming:
             pool = self.pools[key] = self._host.made(key, self.tasks)
         return pool
 
-    def tick(self) -> Turn:
-        """The turn, as of now."""
-        self.turn.now_ms = self._host.clock.now_ms()
-        self.turn.wall_ms = self.turn.now_ms + self._wall_ahead_ms
-        return self.turn
+    def tick(self) -> ShardTurns:
+        """What all this asks for, as of now."""
+        self.turns.now_ms = self._host.clock.now_ms()
+        self.turns.wall_ms = self.turns.now_ms + self._wall_ahead_ms
+        return self.turns
 
     def bring(self, loaded: Loaded) -> Iterator[None]:
         """Brings in what was loaded, a little with each step."""
@@ -142,7 +140,7 @@ class Coming:
 
     def _pins(self, pins: list[PinRow]) -> None:
         for pin in pins:
-            restore_pin(self.pool(PoolKey(pin.pool_tenant, pin.agent_type)), pin, self.turn)
+            self._returning.pin(pin)
 
     def _in_pieces(self, found: list[T], act: Callable[[list[T]], object]) -> Iterator[None]:
         for start in range(0, len(found), BROUGHT):

@@ -39,7 +39,18 @@ class TaskViews:
 
     async def get(self, tenant: str, task_id: str) -> Task | None:
         """One task, from memory or from the journal. Raises Elsewhere for one that is not over and not here."""
-        found = await self._host.read(self._host.past.find, tenant, task_id)
+        return await self._told(tenant, task_id, await self._host.read(self._host.past.find, tenant, task_id))
+
+    async def explained(self, tenant: str, task_id: str) -> tuple[Task, dict[int, Record]] | None:
+        """The same with why its attempts are where they are (RTE-13), as of one moment: what becomes of a task here
+        while somebody waits may still be undone."""
+        past = self._host.past
+        found, kept = await self._host.read(lambda: (past.find(tenant, task_id), past.decisions(tenant, task_id)))
+        task = await self._told(tenant, task_id, found)
+        return (task, kept | records_of(task)) if task is not None else None
+
+    async def _told(self, tenant: str, task_id: str, found: StoredTask | None) -> Task | None:
+        """As `get`, when it was looked for in the journal. One that is in memory is to be told before anything else."""
         live = self._live((tenant, task_id), found)
         if live is None and self.abroad is not None:
             await self.abroad.check_task(tenant, task_id, found)
