@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reach.core import drain, health
-from reach.core.effects import CloseLink, Done, DrainLink, Noted, Refused, Turn, Welcome
+from reach.core.effects import AskReopen, CloseLink, Done, DrainLink, Noted, Refused, Turn, Welcome
 from reach.core.health import Sign
 from reach.core.instance_states import Availability, Health
 from reach.core.joining import NO_BOOT_ID
@@ -51,6 +51,10 @@ class Fleet:
             message = f"{joining.instance_id!r} has said hello again since, by another stream"
             turn.sends.append(CloseLink(event.link, lost(message)))
             return
+        if instance is not None and joining.boot_id == instance.boot_id and self._may_be_old(instance, event):
+            instance.hello = joining.hello
+            turn.sends.append(AskReopen(event.link))
+            return
         if instance is None:
             instance = Instance(joining.instance_id, joining.profile, pool.key)
             instance.registered_wall_ms = turn.wall_ms
@@ -76,6 +80,14 @@ class Fleet:
         pool.slot_freed = True  # it may have more slots now, or match what it did not match before
         pool.vitals.check(instance, turn)
         turn.sends.append(Noted("registered", "", instance=instance))
+
+    def _may_be_old(self, instance: Instance, event: Joined) -> bool:
+        """Whether the first hello after a restart or a move lacks some of what ran before. Which numbers came by then
+        nobody knows any more, so the agent is asked for another one, which nobody hears on a stream that is no more."""
+        if not instance.hello < 0 < event.joining.hello:
+            return False
+        named = {(tenant, task_id) for tenant, task_id, *_ in event.running}
+        return any(one.key not in named for one in (*instance.running.values(), *self.pool.questions.of(instance)))
 
     def _next_generation(self, instance: Instance, joining: Joining, turn: Turn) -> None:
         if instance.boot_id and instance.boot_id != NO_BOOT_ID:  # who says no process may be any, also the next

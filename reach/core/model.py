@@ -8,7 +8,7 @@ clock of the store. `spec` is the caller's request as bytes; the core carries it
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from reach.core.documents import Document
 from reach.core.endpoint import Endpoint
@@ -247,6 +247,9 @@ class Profile(NamedTuple):
     latencies: tuple[tuple[str, int], ...] = ()  # (method, usual time in ms) of those that declare it
 
 
+UNHEARD: Final = -1
+
+
 class Instance:
     """One running process of an agent, as its pool sees it."""
 
@@ -327,7 +330,7 @@ class Instance:
         """A new process: nothing is known of it yet, and nothing is held against it."""
         self.started_ms = now_ms
         self.hello = 0
-        """Number of the hello that opened its link; 0 if they are not counted."""
+        """Number of the hello that came last; 0 if they are not counted, `UNHEARD` before the first after a restart."""
         self.conditions: dict[Condition, tuple[str, int]] = {}
         """Condition -> (evidence, since_ms)."""
         self.beats: list[int] = []

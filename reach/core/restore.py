@@ -15,7 +15,7 @@ from reach.core.handed import StreamRow, ask_anew, resume
 from reach.core.history import PastAttempt
 from reach.core.instance_states import Availability, Health
 from reach.core.joining import Joining
-from reach.core.model import Fault, Instance, Task, TaskState
+from reach.core.model import UNHEARD, Fault, Instance, Task, TaskState
 from reach.core.pool import Pool
 from reach.core.rows import AgentRow, AttemptRow, FailureRow, InputRow, PinRow, QuestionRow
 from reach.core.stream import resume_after_load
@@ -41,6 +41,7 @@ def restore_instance(pool: Pool, row: AgentRow, joining: Joining, turn: Turn) ->
         value = getattr(joining, name)
         if value is not None:
             setattr(instance, name, value)
+    instance.hello = UNHEARD
     instance.told.add("restored")  # it was warm, or will be: no slow start only because we restarted
     instance.endpoint, instance.dialled = joining.endpoint, joining.dialled
     instance.health = Health.OFFLINE

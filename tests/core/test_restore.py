@@ -25,6 +25,36 @@ def test_running_work_survives_a_restart():
     assert outcome_of(task).attempts == 1
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_HAZARD_4_the_first_hello_after_a_restart_that_lacks_work_is_asked_for_again(asked):
+    """It may be one from before that comes late: which numbers came by then nobody knows any more."""
+    shell, task, _ = running("one")
+    if asked:
+        shell.ask(task)
+    shell.crash_and_load()
+    (task,) = shell.pool.tasks.values()
+    late = shell.joined("one", hello=3)
+    assert [(type(send), send.link) for send in shell.step(late)] == [(fx.AskReopen, late.link)]
+    assert shell.pool.instances["one"].link is None
+    shell.step(shell.joined("one", running=named(task), hello=5))
+    assert (task.attempt, task.instance_id, task.state) == (1, "one", TaskState.WAITING if asked else TaskState.RUNNING)
+
+
+@pytest.mark.parametrize("how", ["asked again", "it does not count", "a new process", "later"])
+def test_HAZARD_4_a_hello_that_cannot_be_old_is_complete(how):
+    shell, task, _ = running("one")
+    shell.crash_and_load()
+    (task,) = shell.pool.tasks.values()
+    if how == "asked again":
+        shell.step(shell.joined("one", hello=3))
+    elif how == "later":
+        shell.step(shell.joined("one", running=named(task), hello=3))
+    boot = "b2" if how == "a new process" else "b1"
+    sends = shell.step(shell.joined("one", boot, hello=0 if how == "it does not count" else 4))
+    assert [type(send) for send in sends if type(send) in (fx.Welcome, fx.Offer)] == [fx.Welcome, fx.Offer]
+    assert task.attempt == 2
+
+
 def test_HLT_8_an_agent_that_comes_back_is_not_stalled_by_what_happened_before():
     """Nobody knows when its work last went on: it is judged from here."""
     shell, task, _ = running("one")

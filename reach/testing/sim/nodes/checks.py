@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 LOST = (Reason.INSTANCE_LOST, Reason.INSTANCE_UNHEALTHY)
 UNTROUBLED_S = 15.0
 """After so long an agent to which nothing has happened is what it seems to be."""
-PATIENT_S = 4.0
-"""An agent that has been away for less than this must not be given up: it has 5 s to open its stream anew, and 30 s if
-its node is gone (CLU-3)."""
+PATIENT_S = 1.5
+"""An agent that has been away for less than this must not be given up: it has 5 s to open its stream anew, and may hear
+that it is to do so 3.2 s late; 30 s if its node is gone (CLU-3)."""
 
 
 class NodesChecker(Checker):
