@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from reach.core.dialogue import Input
 from reach.core.effects import Refused, Welcome
-from reach.core.events import Joined
+from reach.core.events import Credited, Joined, Unsubscribed
 from reach.core.model import Fault, Instance, Task
-from reach.core.stream import Reader
+from reach.core.stream import Reader, unsubscribe
 from reach.errors import ErrorClass, Reason
 
 if TYPE_CHECKING:
@@ -132,7 +132,13 @@ DEAF: Final = Deaf()
 
 def moved(asked: Any) -> None:
     """An event, or an effect, of a pool that is another node's by now: tells whoever waits for an answer to it. What
-    came by a link is answered by nobody: the agent opens another one, and says again what it runs."""
+    came by a link is answered by nobody: the agent opens another one, and says again what it runs. A reader that gives
+    room asks for nothing: it is told when its task is left, behind what is still to be told."""
+    if isinstance(asked, Credited):
+        return
+    if isinstance(asked, Unsubscribed):
+        unsubscribe(asked.reader)
+        return
     if isinstance(asked, Joined) and asked.link is not None:
         asked.link.reopen()
     for reader in getattr(asked, "readers", None) or ():

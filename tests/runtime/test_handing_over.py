@@ -301,3 +301,54 @@ async def test_REG_11_idle_pools_are_looked_for_while_a_shard_is_handed_over(
     await one.own(())
     assert dropped == [0]
     assert not one.host.pools()
+
+
+async def test_DLV_13_who_gives_room_while_its_stream_is_handed_over_still_hears_what_was_said_before(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = nodes
+    link, reader = await streaming(one)
+
+    def said() -> None:
+        one.submit("u", Interest.OUTCOME)  # a commit is open
+        piece(one, link, 4)
+
+    act_when_settled(one, monkeypatch, said, lambda: one.reach.credit(reader, 1_000))
+    await one.own(())
+    assert events_of(one, reader)[-1] == (6, "DELTA")
+    assert one.heard(reader)[-1] == MOVED
+    assert one.heard(reader).count(MOVED) == 1
+
+
+async def test_DLV_13_who_gives_room_as_its_stream_is_paused_still_hears_what_was_said_before(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = nodes
+    link, reader = await streaming(one)
+    settled, calls = one.host.settled, 0
+
+    async def settling() -> None:
+        nonlocal calls
+        calls += 1
+        await settled()
+        if calls == 1:
+            one.submit("u", Interest.OUTCOME)
+            piece(one, link, 4)
+            await asyncio.sleep(0)
+            one.reach.credit(reader, 1_000)  # in the mail as the shard is paused
+
+    monkeypatch.setattr(one.host, "settled", settling)
+    await one.own(())
+    assert events_of(one, reader)[-1] == (6, "DELTA")
+    assert one.heard(reader)[-1] == MOVED
+
+
+async def test_STR_5_who_leaves_a_stream_while_it_is_handed_over_is_told_no_more(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = nodes
+    _, reader = await streaming(one)
+    told = len(one.heard(reader))
+    act_when_settled(one, monkeypatch, lambda: None, lambda: one.reach.unsubscribe(reader, TENANT, "t"))
+    await one.own(())
+    assert len(one.heard(reader)) == told
