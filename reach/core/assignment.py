@@ -15,7 +15,7 @@ from reach.core.handoff import WAITS
 from reach.core.model import Fault, Instance, Task, TaskState
 from reach.core.pieces import Fold, Kind
 from reach.core.ring import BOUND
-from reach.core.rows import AttemptRow, EffectRow
+from reach.core.rows import AttemptRow, EffectRow, MoveRow
 from reach.core.session import PINNED_FULL, Pin
 from reach.core.states import next_state
 from reach.core.stream import emit
@@ -43,10 +43,17 @@ class Assignment:
         pool.pins.counted = self._sessions_counted
 
     def arrived(self, event: Arrived, turn: Turn) -> None:
-        """A waiting task came from another pool. It may have been undone on its way: then it never was."""
+        """A waiting task came from another pool. It may have been undone on its way: then it never was. That it is here
+        is written with what it begins here."""
         task = event.task
         if task.row <= 0:
             return
+        if event.left is not None and not task.volatile:
+            task.hop += 1
+            to, key = self.pool.shard, self.pool.key
+            turn.writes.moves.append(
+                MoveRow(task.row, event.left, to, key.tenant, key.agent_type, task.hop, task.reserved)
+            )
         if self.pool.router.declared.any:
             self.pool.delivery.declared(task)
         if task.state is TaskState.PENDING and task.not_before_ms > turn.now_ms:

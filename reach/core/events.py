@@ -57,12 +57,18 @@ class RowTaken:
 
 
 class Arrived:
-    """A waiting task came from another pool: an agent that can take it has registered here."""
+    """A waiting task came from another pool: an agent that can take it has registered here.
 
-    __slots__ = ("task",)
+    Args:
+        task: The task.
+        left: The shard that its row is to leave; None: the row says already that it is here.
+    """
 
-    def __init__(self, task: Task) -> None:
+    __slots__ = ("left", "task")
+
+    def __init__(self, task: Task, left: int | None = None) -> None:
         self.task = task
+        self.left = left
 
 
 class Refuted:

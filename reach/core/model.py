@@ -158,7 +158,7 @@ class Task:
         self.spec = spec
         self.size = len(spec)
         self.requirement = requirement
-        self.row = self.hop = 0  # `hop`: how often it went to another shard
+        self.row = self.hop = 0  # `hop`: how often it went to another pool
         self.pool: Any = None
         # What was asked
         self.priority = 3

@@ -255,9 +255,10 @@ class OutboxDone(NamedTuple):
 
 
 class MoveRow(NamedTuple):
-    """A task goes to another pool, and so to another shard, with all that belongs to it but facts in the outbox. Only
-    the owner of the shard that it leaves writes this (HAZARDS 1). A move with no greater `hop` than the last is none.
-    Of a task, it is the last thing that its old owner writes; a batch holds at most one per task."""
+    """A task goes to another pool, with all that belongs to it but facts in the outbox. Only the owner of the shard
+    that it leaves writes this (HAZARDS 1). A move with no greater `hop` than the last is none; those of a task in one
+    batch follow one another. Where it comes to another shard that may be another node's, it is the last thing that its
+    old owner writes."""
 
     row: int
     shard: int
@@ -268,7 +269,8 @@ class MoveRow(NamedTuple):
     hop: int
     """1 for the first move, and grows with each one."""
     sequence: int
-    """Of its last event (see `stream.told_of`): numbering goes on behind it if only the first block was reserved."""
+    """Numbering goes on behind it if nothing more is reserved: what is reserved, where the task stays in the memory of
+    its owner; else that of its last event (see `stream.told_of`)."""
 
 
 ROW_BYTES: Final = 200

@@ -120,21 +120,19 @@ class LevelOne:
         pools = self._directory.resolve(task.tenant, selector).pools
         return any(key != pool and key not in full and self._has_room(key, task.size) for key in pools)
 
-    def restore(self, task: Task, selector: Selector, pool: PoolKey) -> PoolKey:
-        """As `place`, for a task that was accepted before: nothing is refused, and it stays where it was if it was
-        anywhere. What the rules of today do not understand waits for rules that do."""
-        homeless, goes = pool.agent_type == UNRESOLVED, not self._host.by_shard
+    def restore(self, task: Task, selector: Selector, pool: PoolKey) -> None:
+        """What a task needs that was accepted before and stays in this pool: as `place`, and nothing is refused. What
+        the rules of today do not understand waits for rules that do."""
         try:
-            placed = self.place(task, selector, send=homeless and goes)
+            self.place(task, selector, send=False)
         except ReachError as error:
             task.requirement = selector.requirement
             if selector.intent or selector.text:
                 task.requirement = selector.requirement._replace(instance_id=UNRESOLVED)
             task.pending_reason = f"{NO_MATCH}: {error.message}"
-            return pool
-        if not homeless and pool.tenant != task.tenant and not task.requirement.tenant:
+            return
+        if pool.tenant != task.tenant and not task.requirement.tenant:
             task.requirement = task.requirement._replace(tenant=task.tenant)
-        return placed if homeless and goes else pool
 
     def _follow(self, route: Route, task: Task, selector: Selector) -> None:
         """What a route says, where the request does not."""

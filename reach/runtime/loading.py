@@ -109,6 +109,7 @@ def restore(host: Host, loaded: Loaded, turns: Sequence[Ended] = ()) -> int:
     host.arm_all()
     host.outbox.start()
     host.sessions.start()
+    host.resettling.look_again_soon()
     return count
 
 
@@ -192,7 +193,8 @@ class Returning:
         task.row, task.accepted_wall_ms, task.reserved = row.row, row.accepted_wall_ms, stored.reserved
         task.hop = stored.hop
         task.effect_granted, task.checkpoint = stored.effect_granted, stored.checkpoint
-        key = host.level_1.restore(task, selector, PoolKey(row.pool_tenant, row.agent_type))
+        key = PoolKey(row.pool_tenant, row.agent_type)
+        host.level_1.restore(task, selector, key)
         if task.root_task_id:
             self.asked_for.append(task)
         had = row.attempt or stored.attempts or stored.failures or stored.stream

@@ -170,6 +170,6 @@ def resettle(host: Host, pool: Pool, task: Task, selector: Selector) -> None:
     if target is not pool and (pool.key.agent_type == UNRESOLVED or target.router.static_mask(after)):
         pool.hand_over(task, target)
         task.requirement, task.pending_reason = after, ""
-        host.post(target, Arrived(task))
+        host.post(target, Arrived(task, pool.shard))
     elif target is pool and after != before:
         host.post(pool, Respecified(task, after))

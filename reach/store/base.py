@@ -72,7 +72,7 @@ class StoredTask(NamedTuple):
     handle: HandleRow | None = None
     """Where an attempt can be asked about."""
     hop: int = 0
-    """How often it went to another shard."""
+    """How often it went to another pool."""
     stream: StreamRow | None = None
     """How far it was told by the owner before the one that loads it, if that one gave it up."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reach.core.rows import ContextRow, PinRow, Writes
+from reach.core.rows import ContextRow, MoveRow, PinRow, Writes
 
 
 def latest_pins(pins: list[PinRow]) -> tuple[list[PinRow], list[PinRow]]:
@@ -17,6 +17,15 @@ def latest_contexts(contexts: list[ContextRow]) -> tuple[list[ContextRow], list[
     """The last word of the batch on each session: (contexts that hold, contexts that are no more)."""
     last = {one[1:3]: one for one in contexts}
     return [one for one in last.values() if one.state is not None], [one for one in last.values() if one.state is None]
+
+
+def whole_moves(moves: list[MoveRow]) -> list[MoveRow]:
+    """One move for each task: from where its first one began to where the last one led."""
+    whole: dict[int, MoveRow] = {}
+    for move in moves:
+        first = whole.get(move.row)
+        whole[move.row] = move if first is None else move._replace(shard=first.shard)
+    return list(whole.values())
 
 
 def storable(writes: Writes) -> Writes:

@@ -65,7 +65,7 @@ class _Record:
                 self.decisions[task.attempt] = pack(task.decision)
 
     def move(self, move: MoveRow) -> None:
-        """The task goes to another shard, unless it did."""
+        """The task goes to another pool, unless it did."""
         if self.task is not None and self.task.shard == move.shard and self.hop < move.hop:
             self.hop = move.hop
             self.task = self.task._replace(

@@ -144,7 +144,7 @@ class MemoryNode(Holding):
         self._used = max(self._used, max((task.row for task in writes.tasks), default=0))
         taken = self._store.commit(writes)
         for move in writes.moves:
-            if self._store.shard_of(move.row) == move.to_shard:
+            if self._store.shard_of(move.row) == move.to_shard != move.shard:
                 self._shared.arrivals[move.row] = move.to_shard, move.hop
         return taken
 
@@ -155,7 +155,7 @@ class MemoryNode(Holding):
         arrivals = self._shared.arrivals
         for row, hop in known:
             shard, latest = arrivals.get(row, (-1, 0))
-            if shard in self._mine and shard in shards and latest == hop:
+            if shard in self._mine and shard in shards and latest <= hop:
                 del arrivals[row]
         rows = [row for row, (shard, _) in arrivals.items() if shard in self._mine and shard in shards]
         return self._store.stored(rows[:limit])

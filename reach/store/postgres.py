@@ -16,12 +16,12 @@ import asyncpg
 from reach.core.decision_record import Record
 from reach.core.handed import StreamRow
 from reach.core.row_numbers import BLOCK_BITS
-from reach.core.rows import TaskRow, Writes, shards_of
+from reach.core.rows import MoveRow, TaskRow, Writes, shards_of
 from reach.store import postgres_load as load
 from reach.store import postgres_read as read
 from reach.store import postgres_sql as sql
 from reach.store.base import Loaded, Place, StoreBroken, StoredFact, StoredTask, StoreUnavailable, TaskQuery
-from reach.store.batch import storable
+from reach.store.batch import storable, whole_moves
 from reach.store.holding import Holding
 from reach.store.postgres_link import Connection, Link
 from reach.store.postgres_schema import LOAD_SECONDS, migrate
@@ -124,8 +124,9 @@ class PostgresJournal(Holding):
         return True
 
     def commit(self, writes: Writes) -> list[int]:
-        """See `Journal.commit`. Moves and rows of agents follow in statements of their own, with fences of their own,
-        so that a crash may leave a batch without them; sent again, it is whole."""
+        """See `Journal.commit`. Moves and rows of agents have statements of their own, with fences of their own, so
+        that a crash may leave a batch without what follows; sent again, it is whole. A task that stays in its shard
+        moves before all else: there its attempt is looked for after a crash."""
         if not writes:
             return []
         if self._broken is not None:
@@ -137,17 +138,23 @@ class PostgresJournal(Holding):
             return self._commit(_without_nul(storable(writes)))
 
     def _commit(self, writes: Writes) -> list[int]:
+        new, moves = {task.row for task in writes.tasks}, whole_moves(writes.moves)
+        staying = {move.row for move in moves if move.shard == move.to_shard and move.row not in new}
+        self._move([move for move in moves if move.row in staying])
         taken = self._write(sql.parts_of(writes), shards_of(writes), writes.tasks)
         self._used = max(self._used, max((task.row for task in writes.tasks), default=0))
-        moves = [move for move in writes.moves if move.row not in taken]
-        if moves:
-            self._write([("move", list(moves))], {move.shard for move in moves}, [])
+        self._move([move for move in moves if move.row not in staying.union(taken)])
         for part in sql.agents_of(writes):
             self._write([part], {row[0] for row in part[1]}, [])
         if writes.agents:
             last = max(agent.revision for agent in writes.agents)
             self._writer.ask(lambda db: db.execute(sql.SET_REVISION, last))
         return taken
+
+    def _move(self, moves: list[MoveRow]) -> None:
+        """A statement for these, if there are any."""
+        if moves:
+            self._write([("move", list(moves))], {move.shard for move in moves}, [])
 
     def _write(self, parts: list[tuple[str, list[Sequence[Any]]]], shards: set[int], tasks: list[TaskRow]) -> list[int]:
         """Runs the statement; loses what turns out to be another's; answers the rows of tasks whose ids are taken."""

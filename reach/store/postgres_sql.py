@@ -167,10 +167,10 @@ def _drop_text(part: str, columns: Columns, source: str, ours: str) -> str:
         return (
             "moved as (update task t set shard = r.to_shard, pool_tenant = r.pool_tenant, agent_type = r.agent_type,"
             f" version = r.hop, reserved = r.sequence from {source} where {ours} and t.row = r.row"
-            " and t.shard = r.shard and t.version < r.hop returning t.row, r.to_shard, r.hop),"
+            " and t.shard = r.shard and t.version < r.hop returning t.row, r.shard, r.to_shard, r.hop),"
             " do_open_move as (update open_task o set shard = r.to_shard from moved r where o.row = r.row),"
             " do_arrive as (insert into arrival (row, shard, hop) select row, to_shard, hop from moved"
-            " on conflict (row) do update set shard = excluded.shard, hop = excluded.hop)"
+            " where to_shard <> shard on conflict (row) do update set shard = excluded.shard, hop = excluded.hop)"
         )
     # Other than facts, pins, contexts and agents have their names whatever their shard is.
     other = "fence" if part == "outbox_done" else "shard"
@@ -301,7 +301,7 @@ TOLD: Final = (
 CONFIRM: Final = f"with {MINE} select shard from mine"
 HEARD: Final = (
     f"with {MINE} delete from arrival a using unnest($3::bigint[], $4::bigint[]) as k(row, hop)"
-    " where a.row = k.row and a.hop = k.hop and a.shard in (select shard from mine)"
+    " where a.row = k.row and a.hop <= k.hop and a.shard in (select shard from mine)"
 )
 ARRIVED: Final = (
     f"with {MINE}, waiting as (select a.row, octet_length(t.spec) as size from arrival a join task t on t.row = a.row"

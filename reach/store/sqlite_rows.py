@@ -29,7 +29,7 @@ from reach.core.rows import (
     Writes,
 )
 from reach.store.base import StoredFact
-from reach.store.batch import latest_contexts, latest_pins
+from reach.store.batch import latest_contexts, latest_pins, whole_moves
 from reach.store.decision_bytes import pack, unpack_all
 
 SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -146,11 +146,13 @@ SET_CONTEXTS: Final = Statement(
     " on conflict (tenant, session) do update set shard = excluded.shard, revision = excluded.revision,"
     " expires = excluded.expires, state = excluded.state",
 )
-MOVE: Final = (
-    "update task set shard = ?, pool_tenant = ?, agent_type = ?, version = ?, reserved = ?"
-    " where row = ? and shard = ? and version < ?"
+MOVE_TASKS: Final = Statement(
+    "update task set shard = column3, pool_tenant = column4, agent_type = column5, version = column6,"
+    " reserved = column7 from (values",
+    7,
+    ") where row = column1 and shard = column2 and version < column6",
 )
-"""`version` of a task is how often it went to another shard."""
+"""`version` of a task is how often it went to another pool."""
 DROP_CONTEXTS: Final = Statement("delete from context where (tenant, session) in (select * from (values", 2, "))")
 SET_COUNTER: Final = (
     "insert into counter (name, value) values (?, ?)"
@@ -263,8 +265,8 @@ def write_rows(db: sqlite3.Connection, writes: Writes) -> None:
         contexts, forgotten = latest_contexts(writes.contexts)
         SET_CONTEXTS.run(db, [value for one in contexts for value in (*one[:5], _packer.encode(one.state))])
         DROP_CONTEXTS.run(db, [value for one in forgotten for value in one[1:3]])
-    for move in writes.moves:
-        db.execute(MOVE, (move.to_shard, *move[3:], move.row, move.shard, move.hop))
+    if writes.moves:
+        MOVE_TASKS.run(db, flat(whole_moves(writes.moves)))
     if writes.outbox_done:
         # After what was added: a fact that is delivered within its own batch is not there after it.
         DROP_OUTBOX.run(db, [value for done in writes.outbox_done for value in (done.shard, done.kind, done.key)])

@@ -14,6 +14,7 @@ class ModelJournal:
         self.agents: dict[tuple[str, str], Any] = {}
         self.pins: dict[Any, Any] = {}
         self.contexts: dict[Any, Any] = {}
+        self.hops: dict[int, int] = {}
         self.facts: list[OutboxRow] = []
         self.highest_row = 0
         self.highest_revision = 0
@@ -43,7 +44,22 @@ class ModelJournal:
             if pin.instance_id:
                 self.pins[pin[1:5]] = pin
         self.commit_facts(writes, taken)
+        self.commit_moves(writes, taken)
         return taken
+
+    def commit_moves(self, writes: Writes, taken: list[int]) -> None:
+        tasks = self.told["tasks"]
+        for move in writes.moves:
+            for place, task in enumerate(tasks):
+                is_next = task.shard == move.shard and self.hops.get(move.row, 0) < move.hop
+                if task.row == move.row and move.row not in taken and is_next:
+                    self.hops[move.row] = move.hop
+                    tasks[place] = task._replace(
+                        shard=move.to_shard,
+                        pool_tenant=move.pool_tenant,
+                        agent_type=move.agent_type,
+                        reserved=move.sequence,
+                    )
 
     def commit_facts(self, writes: Writes, taken: list[int]) -> None:
         for context in writes.contexts:
@@ -91,6 +107,7 @@ class ModelJournal:
             self.questions(row),
             tuple(self.firsts("inputs", row)),
             handle,
+            self.hops.get(row, 0),
         )
 
     def questions(self, row: int) -> tuple[Any, ...]:
@@ -156,4 +173,5 @@ class ModelJournal:
         count = sum(task.row in gone for task in self.told["tasks"])
         for kind, items in self.told.items():
             self.told[kind] = [item for item in items if item.row not in gone]
+        self.hops = {row: hop for row, hop in self.hops.items() if row not in gone}
         return count

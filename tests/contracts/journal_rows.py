@@ -11,6 +11,7 @@ from reach.core.rows import (
     FailureRow,
     HandleRow,
     InputRow,
+    MoveRow,
     OutboxDone,
     OutboxRow,
     OutcomeRow,
@@ -122,6 +123,10 @@ def agent(instance_id: str = "inst-1", revision: int = 1, tenant: str = "acme", 
         6_500,
         2,
     )._replace(**changes)
+
+
+def move(row: int, agent_type: str = "translator", hop: int = 1, **changes: Any) -> MoveRow:
+    return MoveRow(row, row % 64, row % 64, "owner-2", agent_type, hop, 1_000)._replace(**changes)
 
 
 def pin(session: str = "s1", instance_id: str = "inst-1", **changes: Any) -> PinRow:

@@ -43,6 +43,7 @@ from tests.contracts.journal_rows import (
     failure,
     given,
     handle,
+    move,
     outcome,
     pin,
     question,
@@ -355,6 +356,7 @@ def test_the_same_batch_again_changes_nothing(kept):
         effects=[effect(1)],
         checkpoints=[checkpoint(1)],
         handles=[handle(1)],
+        moves=[move(1), move(1, "writer", 2), move(3), move(4)],
         agents=[agent("a", 1), agent("b", 2)],
         agents_gone=[AgentGone("acme", "a", "summarizer")],
         pins=[pin("s1"), pin("s2"), pin("s1", "")],
@@ -370,6 +372,59 @@ def test_the_same_batch_again_changes_nothing(kept):
     assert journal.commit(batch) == [4]
     assert kept.is_next(once[0].next_row)
     assert (journal.load()._replace(next_row=once[0].next_row), journal.list_tasks(TaskQuery("acme"))) == once
+
+
+# Moves
+
+
+def test_REG_5_a_task_that_waited_for_anybody_is_of_the_pool_it_went_to(kept):
+    """It is found there, and so is what became of it: before its end and after it."""
+    kept.journal.commit(writes(tasks=[task(1, agent_type="~", attempt=0), task(2, agent_type="~", attempt=0)]))
+    kept.journal.commit(writes(moves=[move(1, to_shard=5)], attempts=[attempt(1, 1, shard=5)]))
+    for batch in (writes(), writes(outcomes=[outcome(1, FAILED, reason=7)])):
+        kept.journal.commit(batch)
+        journal = kept.reopen()
+        (found,) = journal.list_tasks(TaskQuery("acme", agent_type="translator"))
+        assert (found.task.row, found.task.shard, found.task.pool_tenant, found.hop) == (1, 5, "owner-2", 1)
+        assert [one.number for one in found.attempts] == [1]
+        assert [one.task.row for one in journal.list_tasks(TaskQuery("acme", agent_type="~"))] == [2]
+        failed = journal.list_tasks(TaskQuery("acme", agent_type="translator", reason=7))
+        assert [one.task.row for one in failed] == [1] * len(batch.outcomes)
+
+
+def test_a_task_may_move_within_the_batch_that_accepts_it_and_more_than_once(kept):
+    kept.journal.commit(
+        writes(
+            tasks=[task(1), task(2)],
+            moves=[move(1, "a", to_shard=3), move(2), move(1, "b", 2, shard=3, to_shard=9, sequence=5)],
+        )
+    )
+    (second, first) = kept.reopen().list_tasks(TaskQuery("acme"))
+    assert (first.task.agent_type, first.task.shard, first.task.reserved, first.hop) == ("b", 9, 5, 2)
+    assert (second.task.agent_type, second.task.shard, second.hop) == ("translator", 2, 1)
+
+
+def test_many_tasks_move_in_one_batch(kept):
+    kept.journal.commit(writes(tasks=[task(row) for row in range(1, 701)]))
+    kept.journal.commit(writes(moves=[move(row, f"type-{row}") for row in range(1, 701)]))
+    found = kept.reopen().list_tasks(TaskQuery("acme", limit=1_000))
+    assert [(one.task.row, one.task.agent_type) for one in found] == [(n, f"type-{n}") for n in range(700, 0, -1)]
+
+
+@pytest.mark.parametrize("none", [move(1, "b", 1), move(1, "b", 2, shard=9), move(4_000, "b", 2)])
+def test_what_is_no_move_changes_nothing(journal, none):
+    """It is no later one than the last, or leaves where the task is not."""
+    journal.commit(writes(tasks=[task(1)], moves=[move(1, "a")]))
+    before = journal.list_tasks(TaskQuery("acme"))
+    journal.commit(writes(moves=[none]))
+    assert journal.list_tasks(TaskQuery("acme")) == before
+
+
+def test_a_task_whose_id_is_taken_does_not_move(journal):
+    journal.commit(writes(tasks=[task(1, "one")]))
+    assert journal.commit(writes(tasks=[task(2, "one")], moves=[move(2)])) == [2]
+    (found,) = journal.list_tasks(TaskQuery("acme"))
+    assert (found.task.row, found.task.agent_type, found.hop) == (1, "summarizer", 0)
 
 
 # Facts to be delivered
@@ -813,7 +868,21 @@ class Machine(RuleBasedStateMachine):
             batch.questions.append(question(data.draw(old), data.draw(numbers), data.draw(numbers)))
         for _ in range(data.draw(NUMBERS)):
             batch.inputs.append(given(data.draw(old), data.draw(numbers), input_id=data.draw(st.sampled_from("ab"))))
+        self.move_some(data, batch)
         self.send(batch)
+
+    def move_some(self, data, batch):
+        """Each move leaves where the one before led."""
+        known = {one.row: one.shard for one in (*batch.tasks, *self.model.told["tasks"])}
+        for row in data.draw(st.lists(st.sampled_from([*known]), max_size=2, unique=True), label="moves"):
+            shard, hop = known[row], self.model.hops.get(row, 0)
+            for _ in range(data.draw(st.integers(1, 2))):
+                to, kind = data.draw(st.sampled_from([shard, 7])), data.draw(st.sampled_from(["summarizer", "none"]))
+                hop += 1
+                batch.moves.append(
+                    move(row, kind, hop, shard=shard, to_shard=to, sequence=data.draw(st.sampled_from([1, 1_000])))
+                )
+                shard = to
 
     @rule(data=st.data())
     def commits_agents_and_pins(self, data):

@@ -9,7 +9,7 @@ from reach.store.base import Loaded, Place, SharedJournal, some
 from reach.store.memory_shared import MemoryNode, MemoryShared
 from reach.store.postgres import PostgresJournal
 from tests import postgres
-from tests.contracts.journal_rows import agent, attempt, context, done, fact, outcome, pin, task, writes
+from tests.contracts.journal_rows import agent, attempt, context, done, fact, move, outcome, pin, task, writes
 
 PIECES = (Delta("", Mode.REPLACE, "text/plain", "héllo\0"), Delta("raw", Mode.REPLACE, "", b"\0\xff"))
 
@@ -319,6 +319,41 @@ def test_HAZARDS_1_who_owns_where_a_task_went_hears_of_it_until_it_says_so(clust
     assert second.arrived([1], [(1, 1)], 10) == [], "nobody asked for that shard, and nothing of it is heard"
     assert len(second.arrived(range(64), [], 10)) == 2
     assert [one.task.row for one in second.arrived(range(64), [(1, 1)], 10)] == [2]
+
+
+def test_REG_5_a_task_goes_to_another_pool_of_its_shard_by_its_owner_alone_and_comes_to_nobody(cluster):
+    first, second = cluster(), cluster()
+    first.claim([1])
+    first.commit(writes(tasks=[task(1)]))
+    first.commit(writes(moves=[move(1)], attempts=[attempt(1)]))
+    assert first.arrived(range(64), [], 10) == [], "it is where it was"
+    (kept,) = first.load_shards([1]).tasks
+    assert (kept.task.agent_type, kept.hop, len(kept.attempts)) == ("translator", 1, 1)
+    second.claim([1])
+    first.commit(writes(moves=[move(1, "late", 2)]))
+    assert first.lost() == {1}
+    assert second.find("acme", "task-1").task.agent_type == "translator"
+
+
+def test_HAZARDS_1_a_task_that_came_and_went_on_within_its_shard_is_heard_of(cluster):
+    first, second = cluster(), cluster()
+    first.claim([1])
+    second.claim([2])
+    first.commit(writes(tasks=[task(1)]))
+    first.commit(writes(moves=[move(1, to_shard=2)]))
+    second.commit(writes(moves=[move(1, "late", 2, shard=2, to_shard=2)]))
+    assert [(one.task.row, one.hop) for one in second.arrived(range(64), [], 10)] == [(1, 2)]
+    assert second.arrived(range(64), [(1, 2)], 10) == []
+
+
+def test_HAZARDS_1_a_task_that_goes_on_within_its_shard_and_leaves_it_in_one_batch_comes_to_the_other(cluster):
+    first, second = cluster(), cluster()
+    first.claim([1])
+    second.claim([2])
+    first.commit(writes(tasks=[task(1)], moves=[move(1), move(1, "late", 2, to_shard=2, sequence=1)]))
+    (came,) = second.arrived(range(64), [], 10)
+    assert (came.task.shard, came.task.agent_type, came.task.reserved, came.hop) == (2, "late", 1, 2)
+    assert first.load_shards([1]).tasks == []
 
 
 def test_HAZARDS_1_what_an_overtaken_owner_has_heard_of_nobody_has(cluster):

@@ -164,7 +164,7 @@ class Scene:
             assert task.requirement == BEFORE, "by which the queue knows it"
             self.did.append(("handed over", key, to.key))
 
-        pool = SimpleNamespace(key=key, hand_over=hand_over, masks=1)
+        pool = SimpleNamespace(key=key, hand_over=hand_over, masks=1, shard=shard_of(key))
         pool.router = SimpleNamespace(static_mask=lambda requirement: pool.masks)
         return pool
 
@@ -213,6 +213,7 @@ def test_REG_5_a_task_leaves_its_pool_for_one_where_somebody_can_take_it(waits_i
         return
     assert acts[0] == ("handed over", waits_in, THERE)
     assert acts[1][:2] == ("Arrived", THERE)
+    assert acts[1][2].left == shard_of(waits_in)
     assert (scene.task.requirement, scene.task.pending_reason) == (AFTER, "")
 
 

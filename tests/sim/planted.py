@@ -232,6 +232,12 @@ def trials_that_begin_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Canaries, "take_changed", lambda self: self.changed.clear() or set())
 
 
+def pools_that_only_memory_knows(patch: pytest.MonkeyPatch) -> None:
+    """A task that waited for anybody goes to the pool of an agent, and its row does not say so."""
+    honest = ev.Arrived.__init__
+    patch.setattr(ev.Arrived, "__init__", lambda self, task, left=None: honest(self, task))
+
+
 PLANTED: dict[str, Any] = {
     "ack before commit": ack_before_commit,
     "retry without fencing": retry_without_fencing,
@@ -251,6 +257,7 @@ PLANTED: dict[str, Any] = {
     "purged in memory only": purged_in_memory_only,
     "drains that a restart undoes": drains_that_a_restart_undoes,
     "trials that begin anew": trials_that_begin_anew,
+    "pools that only memory knows": pools_that_only_memory_knows,
     "cancels that stay at the top": cancels_that_stay_at_the_top,
     "parents that only memory knows": parents_that_only_memory_knows,
     "budgets that nobody bounds": budgets_that_nobody_bounds,

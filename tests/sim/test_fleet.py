@@ -10,7 +10,7 @@ import pytest
 from agentreach.v1 import agent_pb2
 from reach.core.canary import Stage
 from reach.core.model import Instance, PoolKey, Profile
-from reach.core.rows import AgentGone, AgentRow, TaskRow
+from reach.core.rows import AgentGone, AgentRow, AttemptRow, MoveRow, TaskRow
 from reach.testing.sim.loop import WALL_EPOCH_MS
 from tests.sim.history import KEY, History, Planted, task_row
 
@@ -68,6 +68,19 @@ def a_version_that_was_rolled_back_is_tried_again(h: History) -> None:
     h.checker.fleet.compare(host(v2=Stage.TRIAL))
 
 
+@PLANTED("ROW_TELLS_POOL")
+def an_attempt_begins_elsewhere_than_its_row_says(h: History) -> None:
+    h.write(agents=[agent_row()])
+    h.write(tasks=[task_row(attempt=0)._replace(agent_type="~")])
+    h.attempt(1, "one")
+
+
+@PLANTED("ROW_TELLS_POOL")
+def a_task_is_accepted_elsewhere_than_it_begins(h: History) -> None:
+    h.write(agents=[agent_row()])
+    h.write(tasks=[task_row()._replace(agent_type="~")])
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_violation_is_found(name: str) -> None:
     assert PLANTED.found(name) == [PLANTED[name][0]]
@@ -94,6 +107,17 @@ def test_who_is_drained_once_more_has_its_sessions_for_as_long_again() -> None:
     h.checker.fleet.drained("one", asked)
     h.write(tasks=[of_a_session(10.2, 2, "other")])
     assert [one.name for one in h.checker.violations] == ["DRAINED_TAKES_NOTHING"]
+
+
+def test_a_row_that_moves_with_what_begins_there_is_right_and_what_failed_may_move_on() -> None:
+    h = History()
+    h.write(agents=[agent_row()])
+    h.write(tasks=[task_row(attempt=0)._replace(agent_type="~")])
+    to = MoveRow(1, 0, 1, "acme", "echo", 1, 1_000)
+    h.write(moves=[to], attempts=[AttemptRow(1, 0, 1, "one", "echo", 1, 0, 1_000)])
+    h.fail()
+    h.write(moves=[to._replace(agent_type="mail", hop=2)])
+    assert h.checker.violations == []
 
 
 def test_what_was_decided_and_written_is_so_after_a_restart() -> None:

@@ -20,7 +20,7 @@ from reach.store.migrations.postgres import MIGRATIONS, NEWEST
 from reach.store.postgres import PostgresJournal
 from reach.store.postgres_link import Link
 from tests import postgres
-from tests.contracts.journal_rows import attempt, handle, outcome, task, writes
+from tests.contracts.journal_rows import attempt, failure, handle, move, outcome, task, writes
 
 
 @pytest.fixture
@@ -144,6 +144,39 @@ def test_HAZARDS_1_no_more_bytes_of_arrivals_are_read_at_a_time_than_so_and_one(
     for bound, read in ((500, [1]), (1_500, [1, 2]), (2_000, [1, 2]), (1 << 20, [1, 2, 3, 4, 5])):
         monkeypatch.setattr(postgres_journal, "ARRIVED_BYTES", bound)
         assert [one.task.row for one in second.arrived(range(64), [], 100)] == read
+
+
+def test_DLV_2_a_node_that_dies_within_a_batch_leaves_no_attempt_that_is_looked_for_in_another_pool(node, monkeypatch):
+    """A task that goes on within its shard has its move before its attempt; one that leaves is kept whole before it."""
+    first = node()
+    first.claim([1, 2])
+    first.commit(writes(tasks=[task(row, shard=1, attempt=0) for row in (1, 2)]))
+    whole = first._write
+    sent: list[object] = []
+
+    def write(parts, shards, tasks):
+        if sent:
+            raise StoreUnavailable("the node is gone")
+        sent.append(parts)
+        return whole(parts, shards, tasks)
+
+    batches = [
+        writes(moves=[move(1)], attempts=[attempt(1, 1, shard=1)]),
+        writes(moves=[move(2, shard=1, to_shard=2)], failures=[failure(2, shard=1)]),
+    ]
+    for batch in batches:
+        sent.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(first, "_write", write)
+            with pytest.raises(StoreUnavailable):
+                first.commit(batch)
+    stays, leaves = first.find("acme", "task-1"), first.find("acme", "task-2")
+    assert (stays.task.agent_type, stays.attempts) == ("translator", [])
+    assert (leaves.task.agent_type, len(leaves.failures)) == ("summarizer", 1)
+    for batch in batches:
+        first.commit(batch)
+    stays, leaves = first.find("acme", "task-1"), first.find("acme", "task-2")
+    assert (stays.hop, len(stays.attempts), leaves.hop, leaves.task.shard) == (1, 1, 1, 2)
 
 
 def test_a_statement_that_waits_too_long_is_told_and_sent_again(node, address):

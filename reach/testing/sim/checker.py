@@ -109,7 +109,25 @@ class Checker:
         for attempt in writes.attempts:
             if (key := rows.get(attempt.row)) is not None:
                 self.attempts.begun(key, attempt.number, attempt.instance_id, attempt.reserved, attempt.offered_wall_ms)
+        for move in writes.moves:
+            if (key := rows.get(move.row)) is not None:
+                self.tasks[key].pool = move.agent_type
         self._others(writes)
+        begun = [task.row for task in writes.tasks] + [attempt.row for attempt in writes.attempts]
+        for key in {rows[row]: None for row in begun if row in rows}:
+            self._at_home(key)
+
+    def _at_home(self, key: TaskKey) -> None:
+        """A live attempt is at an instance of the pool that the row of its task tells: there it is looked for after a
+        restart, and by those who ask for the tasks of a pool."""
+        known = self.tasks[key]
+        latest = max(known.attempts, default=0)
+        if not latest or latest in known.failed or known.outcome is not None:
+            return
+        kind = self.fleet.type_of(known.attempts[latest])
+        if kind and kind != known.pool:
+            message = f"attempt {latest} is at {known.attempts[latest]}, of {kind!r}; its row says {known.pool!r}"
+            self.violate("ROW_TELLS_POOL", key, message)
 
     def _others(self, writes: Writes) -> None:
         rows = self._rows
@@ -141,6 +159,8 @@ class Checker:
         if self._rows.setdefault(row.row, key) != key:
             self.violate("ONE_ROW", key, f"row {row.row} holds {self._rows[row.row]} and {key}")
             return
+        if not known.row:
+            known.pool = row.agent_type
         known.row, known.spec = row.row, row.spec
         self.sessions.belongs(key, row.session)
         self.webhooks.accepted(key, row)

@@ -86,6 +86,11 @@ class FleetTruth:
             said = agent_pb2.Registration.FromString(row.registration)
             self._versions[row.instance_id] = Version(row.agent_type, said.agent_id, said.version)
 
+    def type_of(self, instance_id: str) -> str:
+        """The pool of an instance, as the journal has it; empty if it is not there."""
+        row = self._rows.get(instance_id)
+        return row.agent_type if row is not None else ""
+
     def _standing(self) -> dict[Version, int]:
         """What is written of the trials of versions (`AgentRow.trial`)."""
         found: dict[Version, int] = {}

@@ -27,7 +27,7 @@ class TaskTruth:
 
     __slots__ = (
         "accepted", "acted", "attempts", "checkpoint", "effects", "faded", "failed", "given", "numbers", "offered",
-        "outcome", "past", "reborn", "reserved", "row", "said", "spec", "told", "told_at", "volatile",
+        "outcome", "past", "pool", "reborn", "reserved", "row", "said", "spec", "told", "told_at", "volatile",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -37,6 +37,8 @@ class TaskTruth:
         self.accepted = False
         """Somebody was told that it is accepted."""
         self.row = 0
+        self.pool = ""
+        """The type of agents that its row says it is with."""
         self.attempts: dict[int, str] = {}
         """Durable attempts: number -> instance."""
         self.failed: set[int] = set()

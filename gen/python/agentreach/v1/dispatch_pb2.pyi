@@ -707,7 +707,9 @@ class TaskFilter(_message.Message):
     ROOT_TASK_ID_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     agent_type: _builtins.str
-    """The type of agents."""
+    """The type of agents that have them, or had them: of a task that said only what it needs, that of who took it. `~`:
+    tasks that wait and that no agent could take.
+    """
     root_task_id: _builtins.str
     """Tasks of this tree."""
     @_builtins.property

@@ -982,7 +982,7 @@ class Task(_message.Message):
     waiting_for: Global___WaitingFor.ValueType
     """Why it waits; set only in state WAITING."""
     pool: _builtins.str
-    """The pool that holds it, by agent type."""
+    """The pool that holds it, or held it, by agent type; `~` while it says only what it needs and no agent could take it."""
     pending_reason: _builtins.str
     """Why it is not running yet, for people."""
     last_sequence: _builtins.int
