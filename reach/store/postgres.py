@@ -138,7 +138,8 @@ class PostgresJournal(Holding):
             return self._commit(_without_nul(storable(writes)))
 
     def _commit(self, writes: Writes) -> list[int]:
-        new, moves = {task.row for task in writes.tasks}, whole_moves(writes.moves)
+        moves = whole_moves(writes.moves)
+        new = {task.row for task in writes.tasks} if moves else set()
         staying = {move.row for move in moves if move.shard == move.to_shard and move.row not in new}
         self._move([move for move in moves if move.row in staying])
         taken = self._write(sql.parts_of(writes), shards_of(writes), writes.tasks)
