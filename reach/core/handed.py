@@ -9,11 +9,14 @@ from typing import NamedTuple
 
 from reach.core.effects import Turn
 from reach.core.model import FIRST_TERMINAL, Task, TaskState
-from reach.core.pieces import Delta, Kind
+from reach.core.pieces import Delta, Kind, Mode
 from reach.core.stream import TaskLog, emit, reserve, resumed_at
 
 HANDED_BYTES = 16 << 20
 """What deltas came to, of all tasks together: a statement must not take long. Who is behind has numbers only."""
+
+UNKNOWN = Delta("", Mode.APPEND, "", "")
+"""Stands for what readers have of which nobody knows what it came to: the whole answer takes it back."""
 
 
 class StreamRow(NamedTuple):
@@ -49,7 +52,7 @@ def resume(task: Task, row: StreamRow, turn: Turn) -> None:
     reserve(task, row.sequence + 1, turn)
     log = resumed_at(task, row.sequence + 1, turn)
     log.fold_whole = row.pieces is not None
-    for piece in row.pieces or ():
+    for piece in row.pieces if row.pieces is not None else (UNKNOWN,):
         log.fold.add(piece)
 
 

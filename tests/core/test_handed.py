@@ -198,3 +198,14 @@ def test_STR_4_an_agent_gets_room_for_what_it_says_again_though_it_was_there() -
     comes_back(shell, task, 5)
     sends = shell.delta(task, 1, "1 ")
     assert [send.bytes for send in sends if isinstance(send, CreditAttempt)] == [2]
+
+
+def test_STR_3_the_whole_answer_takes_back_what_lacked_a_piece_at_the_giver() -> None:
+    """Found by walks (`test_handed_walks`): the heir did not know that readers had anything, and they kept it."""
+    shell, task, last = streaming()
+    shell.delta(task, 5, "5 ")
+    (task,) = shell.hand_over()
+    reader = shell.read(task, after=last + 1)
+    comes_back(shell, task, 5)
+    shell.report(task, "1 2 3 4 5 ")
+    assert shell.kinds(reader) == [Kind.RESUMED, Kind.STARTED, Kind.ATTEMPT_RESET, Kind.COMPLETE]
