@@ -193,6 +193,8 @@ class Line:
             entry = entries.get(refusal.reference)
             if entry is not None:
                 self._refused(entry, error_from_proto(refusal.error))
+            elif refusal.task_id in self._tasks:  # of one who waits no longer, and the reader of all who do
+                self._ask_later(refusal.task_id, error_from_proto(refusal.error))
         for cancelled in frame.cancelled:
             entry = entries.get(cancelled.reference)
             if isinstance(entry, CancelEntry):
@@ -237,20 +239,33 @@ class Line:
         waits = entry.patient or limit is None or now - (entry.since or now) < limit
         if error.reason in _AGAIN and waits:
             entry.since = entry.since or now
-            delay = (error.retry_after_ms or 500) / 1000
-            self._loop.call_later(delay * random.uniform(0.5, 1.0), self._ask_again, entry)
+            if entry.reads:
+                self._ask_later(entry.task_id, error)
+            else:
+                self._loop.call_later(_delay_of(error), self._ask_again, entry)
         else:
             self.remove(entry)
             entry.failed(error)
-            if entry.reads and self._open and (first := self._tasks.get(entry.task_id)) is not None:
-                self._ask_together(first)
+            if entry.reads:
+                self._ask_for(entry.task_id)
 
     def _ask_again(self, entry: Entry) -> None:
         if self._open and self.entries.get(entry.reference) is entry:
-            if not entry.reads or self._tasks[entry.task_id].beside is None:
-                self.outbox.put(entry.ask())
-            else:
-                self._join(entry)
+            self.outbox.put(entry.ask())
+
+    def _ask_later(self, task_id: str, error: ReachError) -> None:
+        """The server tells nobody of a task any more, whoever of us it was that asked for its reader."""
+        self._loop.call_later(_delay_of(error), self._ask_for, task_id)
+
+    def _ask_for(self, task_id: str) -> None:
+        """Asks for all that read one task, if anybody does."""
+        first = self._tasks.get(task_id)
+        if first is None or not self._open:
+            return
+        if first.beside is None:
+            self.outbox.put(first.ask())
+        else:
+            self._ask_together(first)
 
     def _join(self, entry: Entry) -> None:
         """Others read the same task already. The server has one reader for it on this stream: the latest, which must
@@ -290,6 +305,11 @@ class Line:
             if not entry.patient and now - max(entry.since, self._down_since) > limit:
                 self.remove(entry)
                 entry.failed(self.unreachable())
+
+
+def _delay_of(error: ReachError) -> float:
+    """How many seconds to wait before it is asked again."""
+    return (error.retry_after_ms or 500) / 1000 * random.uniform(0.5, 1.0)
 
 
 def _chain(first: Entry) -> Iterator[Entry]:

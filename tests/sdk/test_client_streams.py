@@ -180,6 +180,42 @@ async def test_those_who_share_a_reader_are_all_refused(server, client):
             await task
 
 
+@pytest.mark.parametrize("reads", [False, True])
+async def test_CLU_3_who_waits_beside_one_that_gave_up_is_told_though_the_task_moves(server, client, reads):
+    """The server has one reader for both, under the reference of the one that is gone."""
+    first = asyncio.create_task(client.send("m", task_id="t"))
+    stream = await server.caller()
+    (submit,) = await stream.wait("submits")
+    second = collect(client.follow("t"))[1] if reads else asyncio.create_task(client.wait_for_result("t"))
+    await eventually(lambda: len(client._line.entries) == 2)
+    if reads:
+        await stream.wait("subscribes")
+    asked = len(stream.items("subscribes"))
+    first.cancel()
+    await eventually(lambda: len(client._line.entries) == 1)
+    error = Unavailable("it has moved", Reason.OWNER_UNAVAILABLE, retry_after_ms=10)
+    stream.send(refusals=[{"reference": submit.reference, "task_id": "t", "error": error_to_proto(error)}])
+    again = (await stream.wait("subscribes", asked + 1))[-1]
+    assert again.task_id == "t"
+    stream.complete("t", "done", sequence=1)
+    await second
+
+
+async def test_CLU_3_all_who_wait_for_a_task_that_moves_are_asked_for(server, client):
+    """The one whose reader it was may not be one that asks for itself."""
+    first = asyncio.create_task(client.send("m", task_id="t"))
+    stream = await server.caller()
+    await stream.wait("submits")
+    second = asyncio.create_task(client.wait_for_result("t"))
+    await eventually(lambda: len(client._line.entries) == 2)
+    reference = max(client._line.entries)
+    error = Unavailable("it has moved", Reason.OWNER_UNAVAILABLE, retry_after_ms=10)
+    stream.send(refusals=[{"reference": reference, "task_id": "t", "error": error_to_proto(error)}])
+    await stream.wait("submits", 2)
+    stream.complete("t", "done", sequence=3)
+    assert {(await first).text, (await second).text} == {"done"}
+
+
 async def test_a_server_that_closes_the_stream_gets_everything_on_the_next(server, client):  # A12
     events, reading = collect(client.stream("m", task_id="t"))
     sent = asyncio.create_task(client.send("m", task_id="u"))

@@ -155,7 +155,7 @@ class CallerDoor(ServerEnd):
         if task_id:
             spec, known = self._asked[reference]
             self.server.checker.callers.refused((self.tenant, task_id), fault, spec, known)
-        self._say("refused", reference, fault)
+        self._say("refused", reference, fault, task_id)
 
     def events(self, reader: Reader, task: Task, events: list[tuple[int, int, int, int, Any]]) -> None:
         """See Sink."""

@@ -203,10 +203,13 @@ class Caller:
         elif entry.interest == Interest.EVENTS:
             entry.known = True
 
-    def on_refused(self, reference: int, fault: Fault) -> None:
-        """What was asked is refused."""
-        entry = self.entries.get(reference)
+    def on_refused(self, reference: int, fault: Fault, task_id: str = "") -> None:
+        """What was asked is refused. If that was the reader of all who want to hear of a task, it is asked again."""
+        entry = self.entries.get(reference) or next(iter(self._entries_of(task_id)), None)
         if entry is None:
+            return
+        if entry.reference != reference:
+            self.process.call_later(0.5 + 0.5 * self._random.random(), self._ask, entry)
             return
         if fault.error_class in AGAIN:
             delay = (fault.retry_after_ms or 500) / 1_000 * (0.5 + 0.5 * self._random.random())

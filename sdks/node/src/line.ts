@@ -160,7 +160,10 @@ export class Line implements Peer {
     }
     for (const refusal of frame.refusals) {
       const entry = this.#entries.get(refusal.reference);
-      if (entry !== undefined && refusal.error !== undefined) this.#refused(entry, errorFromMessage(refusal.error));
+      if (refusal.error === undefined) continue;
+      if (entry !== undefined) this.#refused(entry, errorFromMessage(refusal.error));
+      // Of one who waits no longer, and the reader of all who do.
+      else if (this.#readers.has(refusal.taskId)) this.#askLater(refusal.taskId, errorFromMessage(refusal.error));
     }
     for (const cancelled of frame.cancelled) {
       const entry = this.#entries.get(cancelled.reference);
@@ -196,19 +199,30 @@ export class Line implements Peer {
     const waits = entry.patient || now - (entry.since || now) < limit;
     if (AGAIN.has(error.reason) && waits) {
       entry.since ||= now;
-      setTimeout(() => this.#askAgain(entry), (error.retryAfterMs ?? 500) * (0.5 + 0.5 * Math.random()));
+      if (entry.reads) this.#askLater(entry.taskId, error);
+      else setTimeout(() => this.#askAgain(entry), delayOf(error));
       return;
     }
     this.remove(entry);
     entry.failed(error);
-    const left = this.#readers.get(entry.taskId);
-    if (entry.reads && this.#open && left !== undefined) this.#askTogether(left);
+    if (entry.reads) this.#askFor(entry.taskId);
   }
 
   #askAgain(entry: Any): void {
-    if (!this.#open || this.#entries.get(entry.reference) !== entry) return;
-    if (entry.reads && (this.#readers.get(entry.taskId)?.length ?? 0) > 1) this.#join(entry);
-    else this.connection.put(entry.ask());
+    if (this.#open && this.#entries.get(entry.reference) === entry) this.connection.put(entry.ask());
+  }
+
+  /** The server tells nobody of a task any more, whoever of us it was that asked for its reader. */
+  #askLater(taskId: string, error: ReachError): void {
+    setTimeout(() => this.#askFor(taskId), delayOf(error));
+  }
+
+  /** Asks for all that read one task, if anybody does. */
+  #askFor(taskId: string): void {
+    const readers = this.#readers.get(taskId);
+    if (readers === undefined || !this.#open) return;
+    if (readers.length > 1) this.#askTogether(readers);
+    else this.connection.put(readers[0]!.ask());
   }
 
   /**
@@ -260,4 +274,9 @@ export class Line implements Peer {
       : `cannot reach Agent-Reach at ${address}; is \`reach serve\` running? (${this.#lastError?.message ?? ""})`;
     return new Unavailable(text, { reason: "OWNER_UNAVAILABLE" });
   }
+}
+
+/** How many milliseconds to wait before it is asked again. */
+function delayOf(error: ReachError): number {
+  return (error.retryAfterMs ?? 500) * (0.5 + 0.5 * Math.random());
 }

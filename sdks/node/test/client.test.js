@@ -50,6 +50,20 @@ test("DLV-3 a submit whose answer is lost is sent again with the same task id", 
   assert.equal(await waits, "Hello");
 });
 
+test("CLU-3 who waits beside one that gave up is told though the task moves", async () => {
+  const first = client.send("greet", "Ada", { taskId: "t", agentId: "x", timeoutMs: 200 });
+  const stream = await server.stream();
+  const [submit] = await stream.wait("submits");
+  const second = client.waitForResult("t");
+  await assert.rejects(first, Timeout);
+  const error = { class: ErrorClass.UNAVAILABLE, reason: ErrorReason.OWNER_UNAVAILABLE, message: "it has moved" };
+  stream.send({ refusals: [{ reference: submit.reference, taskId: "t", error }] });
+  const [again] = await stream.wait("subscribes");
+  assert.equal(again.taskId, "t");
+  stream.send({ events: [complete("t", 3, "Hello")] });
+  assert.equal((await second).text, "Hello");
+});
+
 test("STR-2 a stream goes on behind the last event: none is missing, none comes twice", async () => {
   const seen = [];
   const reading = (async () => {

@@ -162,7 +162,9 @@ class _CallersEnd(CallerStream):
         """What a frame says, as items."""
         said = dispatch_pb2.DispatchStreamResponse.FromString(frame)
         items: list[tuple[Any, ...]] = [("accepted", one.reference, one.task_id) for one in said.acknowledgements]
-        items += [("refused", one.reference, fault_of(error_from_proto(one.error))) for one in said.refusals]
+        items += [
+            ("refused", one.reference, fault_of(error_from_proto(one.error)), one.task_id) for one in said.refusals
+        ]
         for event in said.events:
             items.append(self._event(event))
         items += [("cancelled", one.reference) for one in said.cancelled]
