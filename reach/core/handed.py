@@ -14,6 +14,8 @@ from reach.core.stream import TaskLog, emit, reserve, resumed_at
 
 HANDED_BYTES = 16 << 20
 """What deltas came to, of all tasks together: a statement must not take long. Who is behind has numbers only."""
+HANDED_STREAMS = 10_000
+"""Tasks, for the same reason: 100,000 took longer than a statement may. Those that somebody reads come first."""
 
 UNKNOWN = Delta("", Mode.APPEND, "", "")
 """Stands for what readers have of which nobody knows what it came to: the whole answer takes it back."""
@@ -35,15 +37,19 @@ class StreamRow(NamedTuple):
 def handed(tasks: Iterable[Task]) -> list[StreamRow]:
     """Of all tasks with events that do not follow from their fields. Nothing may happen to them any more."""
     found, left = [], HANDED_BYTES
-    for task in tasks:
-        log: TaskLog | None = task.log
-        if log is None or task.volatile or not task.row or task.state >= FIRST_TERMINAL:
-            continue
+    told = [task for task in tasks if _is_told(task)]
+    told.sort(key=lambda task: not task.log.readers)
+    for task in told[:HANDED_STREAMS]:
+        log: TaskLog = task.log
         pieces = None
         if log.fold_whole and log.fold.size <= left:  # to look at what is too much costs time, too
             pieces, left = tuple(log.fold.snapshot()), left - log.fold.size
         found.append(StreamRow(task.row, task.pool.shard, task.sequence, task.attempt_sequence, pieces))
     return found
+
+
+def _is_told(task: Task) -> bool:
+    return task.log is not None and not task.volatile and task.row > 0 and task.state < FIRST_TERMINAL
 
 
 def resume(task: Task, row: StreamRow, turn: Turn) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from reach.core import events as ev
 from reach.core import handed as module
 from reach.core.effects import CreditAttempt, Turn
 from reach.core.handed import handed, resume
@@ -209,3 +210,15 @@ def test_STR_3_the_whole_answer_takes_back_what_lacked_a_piece_at_the_giver() ->
     comes_back(shell, task, 5)
     shell.report(task, "1 2 3 4 5 ")
     assert shell.kinds(reader) == [Kind.RESUMED, Kind.STARTED, Kind.ATTEMPT_RESET, Kind.COMPLETE]
+
+
+def test_DLV_13_of_very_many_streams_those_that_are_read_are_handed_over(monkeypatch) -> None:
+    """Found on PostgreSQL: 100,000 took longer than a statement may, and nothing was given up."""
+    monkeypatch.setattr(module, "HANDED_STREAMS", 2)
+    shell = Shell()
+    shell.join(slots=9)
+    tasks = [shell.submit() for _ in range(4)]
+    readers = [shell.read(task) for task in tasks]
+    for left in (0, 2):
+        shell.step(ev.Unsubscribed(readers[left]))
+    assert [row.row for row in handed(tasks)] == [tasks[1].row, tasks[3].row]
