@@ -224,7 +224,9 @@ class Homeward:
                 self.take(fact)
 
     def _is_there(self, name: SessionName, fact: OutboxRow) -> bool:
-        return self._peer(name) is None and self._sessions.home(name).has(name, fact.task_id)
+        if self._peer(name) is not None:
+            return False
+        return self._sessions.home(name).has(name, fact.task_id) or self._sessions.keeps((fact.shard, fact.key))
 
     def _done_of(self, name: SessionName, fact: OutboxRow) -> OutboxDone:
         return OutboxDone(fact.shard, TURN, fact.lane, fact.key, shard_of_session(name))

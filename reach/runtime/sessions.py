@@ -81,6 +81,8 @@ class Sessions:
         for home in self._homes:
             home.busy = self._is_busy
         self._done: dict[tuple[int, str], OutboxDone] = {}
+        self._keeping: dict[FactName, OutboxDone] = {}
+        """The same, on their way to the journal."""
         """Facts whose turns are part of their sessions; by (shard, key)."""
         self._waiting: dict[FactName, Waiting] = {}
         """Who wants to hear when the next commit has kept a turn that other nodes brought."""
@@ -135,6 +137,7 @@ class Sessions:
         for number in shards:
             self._homes[number].clear()
         self._done = {name: done for name, done in self._done.items() if done.fence not in shards}
+        self._keeping = {name: done for name, done in self._keeping.items() if done.fence not in shards}
         for waiting in (self._waiting, *self._leaving):
             for name in [name for name, one in waiting.items() if one.home in shards]:
                 waiting.pop(name).told(False)
@@ -234,6 +237,8 @@ class Sessions:
 
     def take_in(self, brought: Brought) -> None:
         """The same for one that was brought here."""
+        if brought.fact is not None and self.keeps((brought.fact.shard, brought.fact.key)):
+            return
         turn, facts = self._host.codec.turn_of(brought.content)
         self._add(brought.name, turn, facts, brought.accepted, brought.ttl_ms)
 
@@ -259,6 +264,11 @@ class Sessions:
         if told is not None:
             self._waiting[name] = Waiting(done.fence, told)
         self._flush_soon()
+
+    def keeps(self, fact: FactName) -> bool:
+        """Whether the turn of a fact is part of its session, and that is about to be kept: a context remembers only the
+        last turns, and facts may come late (`outbox.py`)."""
+        return fact in self._done or fact in self._keeping
 
     def delete(self, name: SessionName, lasts: Sequence[int]) -> None:
         """Forgets what is known of a session, and what tasks up to these rows still bring (`accepted_before`)."""
@@ -313,12 +323,20 @@ class Sessions:
         ours = {name: done for name, done in self._done.items() if self._is_ours(done.fence)}
         turn.writes.outbox_done = list(ours.values())
         self._done = {name: done for name, done in self._done.items() if name not in ours}
+        if ours:
+            self._keeping |= ours
+            turn.sends.append(Then(lambda: self._kept(ours)))
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             self._leaving.append(waiting)
             turn.sends.append(Then(lambda: self._tell(waiting)))
         if turn.writes or turn.sends:
             self._host.committer.submit(turn)
+
+    def _kept(self, facts: dict[FactName, OutboxDone]) -> None:
+        for name, done in facts.items():
+            if self._keeping.get(name) is done:
+                del self._keeping[name]
 
     def _tell(self, waiting: dict[FactName, Waiting]) -> None:
         self._leaving.remove(waiting)

@@ -70,6 +70,8 @@ class Scene:
         self.away = {shard_of_session(name): FAR for name in (NAME, OTHER)}
         self.known: set[str] = set()
         """Tasks whose turns the homes here have."""
+        self.keeping: set[tuple[int, str]] = set()
+        """Facts whose turns are here and about to be kept, though the homes may have forgotten their tasks."""
         self.journal: dict[str, Any] = {}
         self.did: list[tuple[str, Any]] = []
         self.turns: list[tuple[Brought, Callable[[Told], None]]] = []
@@ -83,6 +85,7 @@ class Scene:
             apply=lambda task: self.did.append(("apply", task.task_id)),
             take_in=lambda turn: self.did.append(("take in", turn.task_id)),
             keep=lambda done: self.did.append(("keep", done)),
+            keeps=lambda fact: fact in self.keeping,
             offered=lambda task: b"of this node",
             field_of=lambda task, context: b"nothing" if context is None else context,
         )
@@ -174,6 +177,16 @@ def fact_of(task_id: str, row: int, name: tuple[str, str] = NAME, shard: int = P
 
 def done_of(row: int, name: tuple[str, str] = NAME, shard: int = POOL) -> OutboxDone:
     return OutboxDone(shard, TURN, name[1], str(row), shard_of_session(name))
+
+
+def test_SES_3_a_fact_that_comes_late_is_not_told_again_though_its_session_has_forgotten_the_task(scene: Scene) -> None:
+    scene.away.clear()
+    assert scene.ends(scene.task("t"))
+    scene.keeping.add((POOL, "7"))
+    scene.did.clear()
+    scene.homeward.take(fact_of("t", 7))
+    assert scene.did == [("keep", done_of(7))]
+    assert scene.is_idle()
 
 
 @pytest.mark.parametrize("volatile", [False, True])
