@@ -194,7 +194,9 @@ class Fleet:
                 continue
             named.add(task.key)
             if last > task.attempt_sequence:
-                if not log_of(task, turn).fold_whole:
+                log = log_of(task, turn)
+                log.said_again = True
+                if not log.fold_whole:
                     task.attempt_sequence = 0  # what it came to begins anew, else it goes on where it is
                 replay.append((tenant, task_id, attempt))
             elif last < task.attempt_sequence and task.log is not None:

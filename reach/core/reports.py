@@ -78,7 +78,8 @@ class Reports:
         if task is None:
             return
         if event.attempt_sequence <= task.attempt_sequence:
-            self._credit(event, turn)  # it is said again for what follows, and holds nothing
+            if task.log is not None and task.log.said_again:
+                self._credit(event, turn)
             return
         pool.vitals.moved(event.instance, turn)
         emitted = task.log
@@ -88,6 +89,7 @@ class Reports:
         gap = event.attempt_sequence > task.attempt_sequence + 1
         task.attempt_sequence = event.attempt_sequence
         emit(task, Kind.DELTA, event.delta, turn)
+        task.log.said_again = False
         if gap:
             task.log.fold_whole = False
         if not task.log.fold.add(event.delta):

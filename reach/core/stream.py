@@ -68,7 +68,7 @@ class Reader:
 class TaskLog:
     """The events of one task that are held, and who reads them."""
 
-    __slots__ = ("ages", "bytes", "events", "fold", "fold_whole", "readers")
+    __slots__ = ("ages", "bytes", "events", "fold", "fold_whole", "readers", "said_again")
 
     def __init__(self) -> None:
         self.events: deque[Event] = deque()
@@ -79,6 +79,8 @@ class TaskLog:
         self.fold_whole = True
         """False if deltas of the current attempt came before this log began, or were over the limit."""
         self.readers: list[Reader] = []
+        self.said_again = False
+        """The agent was asked to say again what it said, and comes to what is new behind what is here."""
 
     def append(self, event: Event, size: int, now_ms: int) -> None:
         """Adds an event and lets go of what is too old or too much. The latest event is always held."""

@@ -23,8 +23,9 @@ from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.ownership import Peer
 from reach.wire.batcher import Batcher
 
-PAUSES_S: Final = (0.05, 0.4, 1.5)
-"""How long an item waits that was brought to a node which has no place for it, each time; then it is refused."""
+PAUSES_S: Final = (0.05, 0.4, 1.5, 1.5)
+"""How long an item waits that was brought to a node which has no place for it, each time; then it is refused. Together
+longer than a node waits for a shard that another one does not give up (`claims.HAND_OVER_MS`), and loads it."""
 RETURNED: Final = 10_000
 """Items of one stream that are known to have come back."""
 PATIENCE_S: Final = 5.0

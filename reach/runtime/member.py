@@ -63,8 +63,8 @@ class Member:
         self._wish: tuple[str, ...] = ()
         self._holders: list[str] = [""] * SHARDS
         """Who was to have each shard before it was to go to the node that is to have it now."""
-        self._handing: dict[str, int] = {}
-        """The nodes that hand over, with their weights."""
+        self._weights: dict[str, int] = {}
+        """Of the nodes that there are."""
         self._records: dict[AgentKey, tuple[bytes, str, bytes]] = {}
         """Registration and boot of the agents of this node's pools, and what all are to know of them."""
         self._standing = Standing.OUT
@@ -123,10 +123,9 @@ class Member:
                 moved(shard)
 
     def _fallen(self, nodes: Mapping[str, NodeInfo]) -> set[str]:
-        """Nodes that might still have handed something over, and will not any more. Not those that left: they have."""
-        before = self._handing
-        self._handing = {name: info.weight for name, info in nodes.items() if self.hands_over(name)}
-        return {name for name in before.keys() - self._handing.keys() if before[name] > 0}
+        """Nodes that are gone, and might still have handed something over. Not those that left: they have."""
+        before, self._weights = self._weights, {name: info.weight for name, info in nodes.items()}
+        return {name for name in before.keys() - nodes.keys() if before[name] > 0}
 
     def _remember(self, wish: Sequence[str]) -> None:
         for shard, (before, name) in enumerate(zip(self._wish, wish, strict=False)):

@@ -197,8 +197,12 @@ def test_STR_4_an_agent_gets_room_for_what_it_says_again_though_it_was_there() -
     shell, task, _ = streaming()
     (task,) = shell.hand_over()
     comes_back(shell, task, 5)
-    sends = shell.delta(task, 1, "1 ")
-    assert [send.bytes for send in sends if isinstance(send, CreditAttempt)] == [2]
+
+    def given(number: int) -> list[int]:
+        return [send.bytes for send in shell.delta(task, number, "1 ") if isinstance(send, CreditAttempt)]
+
+    assert [given(number) for number in (1, 2, 3, 4)] == [[2]] * 4
+    assert given(4) == [], "a repeat that nobody asked for"
 
 
 def test_STR_3_the_whole_answer_takes_back_what_lacked_a_piece_at_the_giver() -> None:
