@@ -152,7 +152,10 @@ class _Work:
 
 
 def resettle(host: Host, pool: Pool, task: Task, selector: Selector) -> None:
-    """A task that waits for an agent: to the pool of one, if there is one now."""
+    """A task that waits for an agent: to the pool of one, if there is one now. One whose shard is about to be given up,
+    or is gone, is its next owner's to look at."""
+    if pool.shard not in host.shards:
+        return
     before = task.requirement
     try:
         key = host.level_1.place(task, selector)

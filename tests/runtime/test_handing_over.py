@@ -352,3 +352,36 @@ async def test_STR_5_who_leaves_a_stream_while_it_is_handed_over_is_told_no_more
     act_when_settled(one, monkeypatch, lambda: None, lambda: one.reach.unsubscribe(reader, TENANT, "t"))
     await one.own(())
     assert len(one.heard(reader)) == told
+
+
+async def test_HAZARDS_1_what_waits_in_a_shard_that_is_handed_over_goes_nowhere_else(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody comes who could take it: its next owner sends it there, for what is decided here may be void."""
+    one, two = nodes
+    one.submit("w", Interest.OUTCOME, capability="x")
+    await one.settle()
+    shard = one.host.tasks[TENANT, "w"].pool.shard
+    link, settled, calls = Streamer(), one.host.settled, 0
+
+    async def settling() -> None:
+        nonlocal calls
+        calls += 1
+        await settled()
+        if calls == 2:
+            registration = agent_pb2.Registration(agent_id="doer", boot_id="boot", instance_id="two", ready=True)
+            registration.capabilities.add(name="x")
+            one.reach.hello(TENANT, *read_registration(registration), link, [], {})
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(one.writer, "go", lambda: None)  # nothing of it is written before all is given up
+                for _ in range(20):
+                    await asyncio.sleep(0)
+
+    monkeypatch.setattr(one.host, "settled", settling)
+    await one.own(frozenset(ALL) - {shard})
+    await one.settle()
+    assert one.host.pools(), "it came"
+    await two.own([shard])
+    assert (TENANT, "w") in two.host.tasks
+    assert (TENANT, "w") not in one.host.tasks
+    assert link.offers == []

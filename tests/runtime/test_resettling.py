@@ -157,6 +157,7 @@ class Scene:
             owners=SimpleNamespace(node_of=lambda shard: self.owner if shard == shard_of(THERE) else None),
             pool=lambda key: self.pools[key],
             post=lambda pool, event: self.did.append((type(event).__name__, pool.key, event)),
+            shards={pool.shard: None for pool in self.pools.values()},
         )
 
     def _pool(self, key: PoolKey) -> Any:
@@ -185,6 +186,14 @@ def test_CLU_1_a_task_that_somebody_elsewhere_can_take_goes_there_with_what_it_a
     scene.looks()
     assert scene.did == [("departs", HERE, THERE, AFTER)]
     assert scene.task.requirement == BEFORE, "until it has gone"
+
+
+def test_DLV_13_a_task_of_a_shard_that_is_about_to_be_given_up_stays_in_it():
+    scene = Scene()
+    scene.far = True
+    del scene.host.shards[scene.pool.shard]
+    assert scene.looks() == []
+    assert scene.task.requirement == BEFORE
 
 
 @pytest.mark.parametrize("how", ["nobody could take it", "nobody owns that shard"])
