@@ -77,8 +77,10 @@ class Claims:
         self.may_claim: Callable[[], bool] = lambda: True
         """Whether the wish can be trusted. Who does not surely belong to the cluster keeps what it has, and would only
         take away, time and again, what others were given meanwhile."""
-        self.has_holder: Callable[[int], bool] = lambda shard: False
-        """Whether a living node has a shard that is wished here, and will give it up."""
+        self.process = ""
+        """What the journal says of who has the shards of this node. Empty: nobody waits until it gives them up."""
+        self.gives_up: Callable[[str], bool] = lambda process: False
+        """Whether another process lives and will give up what is wished here."""
         self._awaited: dict[int, int] = {}
         """Shards that are to be given up by others first, and since when."""
         self._waits = False
@@ -207,10 +209,12 @@ class Claims:
                 self._leaving = frozenset()
         self._explain()
         missing = wished - self.owned - self._coming() - self._unexplained.keys()
-        held = self._held(missing)
-        self._waits = bool(held) and self.may_claim()
+        self._waits = False
         if missing and self.may_claim():
-            await self._claim(missing - held, held, tasks)
+            held = await self._held(missing)
+            self._waits = bool(held)
+            if missing != held:
+                await self._claim(missing - held, tasks)
         if self.owned == self._wished:
             self._settled.set()
             self.has_settled = True
@@ -227,20 +231,20 @@ class Claims:
         if dropped:
             log.info(why, extra={"shards": sorted(dropped)})
 
-    def _held(self, missing: frozenset[int]) -> frozenset[int]:
+    async def _held(self, missing: frozenset[int]) -> frozenset[int]:
         """Those that others are about to give up: who takes them sooner cannot know how far their streams were told."""
+        holders = await self._tending.do(partial(self._journal.holders, missing))
         now_ms = self._clock.now_ms()
-        self._awaited = {shard: self._awaited.get(shard, now_ms) for shard in missing if self.has_holder(shard)}
+        self._awaited = {
+            shard: self._awaited.get(shard, now_ms) for shard, holder in holders.items() if self.gives_up(holder)
+        }
         return frozenset(shard for shard, since_ms in self._awaited.items() if now_ms - since_ms < HAND_OVER_MS)
 
-    async def _claim(self, shards: frozenset[int], held: frozenset[int], tasks: asyncio.TaskGroup) -> None:
+    async def _claim(self, shards: frozenset[int], tasks: asyncio.TaskGroup) -> None:
         """Claims in the writer: after all that was written before, and before anything that is decided under the claim.
-        All else takes longer, and nothing waits for it. Of what is `held`, only what was given up by now."""
-        self._host.committer.forget(shards | held)
-        epochs = await self._tending.do(partial(self._journal.claim, shards)) if shards else {}
-        epochs |= await self._tending.do(partial(self._journal.claim, held, given_up=True)) if held else {}
-        if not epochs:
-            return
+        All else takes longer, and nothing waits for it."""
+        self._host.committer.forget(shards)
+        epochs = await self._tending.do(partial(self._journal.claim, shards, self.process))
         takeover = Takeover(self._host, self._journal, self._loads, epochs, self._when_confirmed)
         self._takeovers[takeover] = None
         tasks.create_task(self._take_over(takeover), name="take over")

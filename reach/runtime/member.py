@@ -60,9 +60,6 @@ class Member:
         self._info = info._replace(hands_over=True)
         self._owners: list[Peer | None] = [NOBODY] * SHARDS
         self._watchers: list[Moved] = []
-        self._wish: tuple[str, ...] = ()
-        self._holders: list[str] = [""] * SHARDS
-        """Who was to have each shard before it was to go to the node that is to have it now."""
         self._weights: dict[str, int] = {}
         """Of the nodes that there are."""
         self._records: dict[AgentKey, tuple[bytes, str, bytes]] = {}
@@ -72,7 +69,7 @@ class Member:
         host.owners = self
         host.on_joined = self._joined.set
         claims.on_change = self._look
-        claims.has_holder = lambda shard: self.hands_over(self._holders[shard])
+        claims.process, claims.gives_up = info.boot, self._gives_up
         claims.may_claim = lambda: cluster.membership.standing is Standing.MEMBER
 
     def reached_at(self, address: str) -> None:
@@ -104,7 +101,6 @@ class Member:
         wish, nodes = self._cluster.placement.wish().nodes, self._cluster.membership.nodes()
         self._tell_of_standing()
         if wish:
-            self._remember(wish)
             self._claims.wish(self._cluster.placement.wish().shards_of(self._info.node_id))
         before, owned = self._owners, self._claims.owned
         self._owners = [None if shard in owned else NOBODY for shard in range(SHARDS)]
@@ -112,26 +108,22 @@ class Member:
             info = nodes.get(name)
             if shard not in owned and info is not None and name != self._info.node_id:
                 self._owners[shard] = Peer(name, info.peer_address)
-        fallen = self._fallen(nodes)
-        changed = [
-            shard for shard in range(SHARDS)
-            if self._owners[shard] != before[shard] or self._holders[shard] in fallen
-        ]  # fmt: skip
+        fallen = self._has_fallen(nodes)
+        changed = [shard for shard in range(SHARDS) if fallen or self._owners[shard] != before[shard]]
         self._hear_of([key for key in self._cluster.registry.agents() if self._shard_of(key) in changed])
         for shard in changed:
             for moved in self._watchers:
                 moved(shard)
 
-    def _fallen(self, nodes: Mapping[str, NodeInfo]) -> set[str]:
-        """Nodes that are gone, and might still have handed something over. Not those that left: they have."""
+    def _has_fallen(self, nodes: Mapping[str, NodeInfo]) -> bool:
+        """Whether a node is gone that might still have handed something over. Not one that left: it has."""
         before, self._weights = self._weights, {name: info.weight for name, info in nodes.items()}
-        return {name for name in before.keys() - nodes.keys() if before[name] > 0}
+        return any(before[name] > 0 for name in before.keys() - nodes.keys())
 
-    def _remember(self, wish: Sequence[str]) -> None:
-        for shard, (before, name) in enumerate(zip(self._wish, wish, strict=False)):
-            if before != name:
-                self._holders[shard] = before
-        self._wish = tuple(wish)
+    def _gives_up(self, process: str) -> bool:
+        """See `Claims.gives_up`."""
+        nodes = self._cluster.membership.nodes()
+        return any(info.boot == process and self.hands_over(name) for name, info in nodes.items())
 
     def _tell_of_standing(self) -> None:
         standing = self._cluster.membership.standing

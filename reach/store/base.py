@@ -248,13 +248,20 @@ class SharedJournal(Journal, Protocol):
     numbers than a lane was read up to: after a claim lanes are read from their beginning.
     """
 
-    def claim(self, shards: Collection[int], *, given_up: bool = False) -> dict[int, int]:
+    def claim(self, shards: Collection[int], holder: str = "") -> dict[int, int]:
         """Takes these shards from whoever has them; returns their new epochs. When it returns, nothing that an earlier
-        owner still sends will be kept, and all that was kept of it can be loaded. `given_up`: only those that nobody
-        has, for their owner gave them up or there was none.
+        owner still sends will be kept, and all that was kept of it can be loaded. `holder`: whom `holders` is to tell.
 
         Raises:
             StoreUnavailable: perhaps some were claimed. To claim again is harmless.
+        """
+
+    def holders(self, shards: Collection[int]) -> dict[int, str]:
+        """Who has these shards, as they said when they claimed them. Those that nobody has are left out, and those
+        whose owners said nothing. Called from the writer thread.
+
+        Raises:
+            StoreUnavailable: nobody knows.
         """
 
     def confirm(self) -> frozenset[int]:

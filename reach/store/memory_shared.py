@@ -42,8 +42,8 @@ class MemoryShared:
         self.epochs: dict[int, int] = {}
         self.arrivals: dict[int, tuple[int, int]] = {}
         """Rows of tasks that moved, with the shards they came to and their hops."""
-        self.given_up: dict[int, int] = {}
-        """The epoch of each shard that its owner gave up."""
+        self.holders: dict[int, str] = {}
+        """Who has each shard that somebody has."""
         self.streams: dict[int, tuple[int, StreamRow]] = {}
         """How far tasks were told, by row, with the epoch in which they were."""
         self._blocks = 0
@@ -82,15 +82,19 @@ class MemoryNode(Holding):
         self._closed = True
         self._forget_all()
 
-    def claim(self, shards: Collection[int], *, given_up: bool = False) -> dict[int, int]:
+    def claim(self, shards: Collection[int], holder: str = "") -> dict[int, int]:
         """See `SharedJournal.claim`."""
         self._reach()
-        epochs, left = self._shared.epochs, self._shared.given_up
-        free = (shard for shard in sorted(shards) if not given_up or epochs.get(shard, 0) == left.get(shard, 0))
-        claimed = {shard: epochs.get(shard, 0) + 1 for shard in free}
-        epochs.update(claimed)
+        claimed = {shard: self._shared.epochs.get(shard, 0) + 1 for shard in sorted(shards)}
+        self._shared.epochs.update(claimed)
+        self._shared.holders |= dict.fromkeys(claimed, holder)
         self._won(claimed)
         return claimed
+
+    def holders(self, shards: Collection[int]) -> dict[int, str]:
+        """See `SharedJournal.holders`."""
+        self._reach()
+        return {shard: holder for shard, holder in self._shared.holders.items() if shard in shards and holder}
 
     def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] | None = ()) -> None:
         """See `SharedJournal.give_up`."""
@@ -98,7 +102,7 @@ class MemoryNode(Holding):
         self._reach()
         shared = self._shared
         held = {shard: epoch for shard, epoch in left.items() if shared.epochs.get(shard) == epoch}
-        shared.given_up |= held
+        shared.holders |= dict.fromkeys(held, "")
         if streams is None:
             streams = [row for epoch, row in shared.streams.values() if epoch + 1 == held.get(row.shard)]
         self._drop_streams(held)

@@ -68,15 +68,18 @@ class PostgresJournal(Holding):
 
     # Owning
 
-    def claim(self, shards: Collection[int], *, given_up: bool = False) -> dict[int, int]:
+    def claim(self, shards: Collection[int], holder: str = "") -> dict[int, int]:
         """See `SharedJournal.claim`."""
         if not shards:
             return {}
-        text = sql.CLAIM_GIVEN_UP if given_up else sql.CLAIM
-        found = self._writer.ask(lambda db: db.fetch(text, sorted(shards)))
+        found = self._writer.ask(lambda db: db.fetch(sql.CLAIM, sorted(shards), holder))
         claimed: dict[int, int] = dict(found)
         self._won(claimed)
         return claimed
+
+    def holders(self, shards: Collection[int]) -> dict[int, str]:
+        """See `SharedJournal.holders`."""
+        return dict(self._writer.ask(lambda db: db.fetch(sql.HOLDERS, sorted(shards)))) if shards else {}
 
     def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] | None = ()) -> None:
         """See `SharedJournal.give_up`."""

@@ -265,17 +265,12 @@ SET_REVISION: Final = (
     " on conflict (name) do update set value = greatest(counter.value, excluded.value)"
 )
 CLAIM: Final = (
-    "insert into shard (shard, epoch) select s, 1 from unnest($1::int[]) s order by s"
-    " on conflict (shard) do update set epoch = shard.epoch + 1 returning shard, epoch"
-)
-CLAIM_GIVEN_UP: Final = (
-    "insert into shard (shard, epoch) select s, 1 from unnest($1::int[]) s"
-    " where not exists (select from shard h where h.shard = s and h.given_up <> h.epoch) order by s"
-    " on conflict (shard) do update set epoch = shard.epoch + 1 where shard.given_up = shard.epoch"
+    "insert into shard (shard, epoch, held_in, holder) select s, 1, 1, $2 from unnest($1::int[]) s order by s"
+    " on conflict (shard) do update set epoch = shard.epoch + 1, held_in = shard.epoch + 1, holder = excluded.holder"
     " returning shard, epoch"
 )
-"""What nobody ever had is given up, too. What somebody has is only looked at: a conflict would lock its row, which each
-of its owner's commits needs, and this is asked many times a second."""
+HOLDERS: Final = "select shard, holder from shard where shard = any($1::int[]) and holder <> '' and held_in = epoch"
+"""Locks nothing: each commit of an owner needs its row, and this is asked many times a second."""
 STREAM: Final = _columns("row shard:int epoch sequence attempt_sequence pieces:bytea")
 GIVE_UP: Final = (
     f"with {MINE}, gone as (delete from stream where shard in (select shard from mine) and row <> all($3::bigint[])),"
@@ -284,12 +279,12 @@ GIVE_UP: Final = (
     " where shard in (select shard from mine) on conflict (row) do update set shard = excluded.shard,"
     " epoch = excluded.epoch, sequence = excluded.sequence, attempt_sequence = excluded.attempt_sequence,"
     " pieces = excluded.pieces)"
-    " update shard set given_up = epoch where shard in (select shard from mine)"
+    " update shard set holder = '' where shard in (select shard from mine)"
 )
 PASS_ON: Final = (
     f"with {MINE}, kept as (update stream s set epoch = h.epoch from shard h where h.shard = s.shard"
     " and s.shard in (select shard from mine) and s.epoch = h.epoch - 1)"
-    " update shard set given_up = epoch where shard in (select shard from mine)"
+    " update shard set holder = '' where shard in (select shard from mine)"
 )
 """As `GIVE_UP`, of an owner that told nothing: what was told to it, it leaves to the next one."""
 CAME: Final = f"with {MINE} delete from stream where shard in (select shard from mine)"

@@ -22,6 +22,11 @@ from reach.core.rows import (
     Writes,
 )
 
+CLAIM_OF_BEFORE = (
+    "insert into shard (shard, epoch) select s, 1 from unnest($1::int[]) s where $2::text is not null order by s"
+    " on conflict (shard) do update set epoch = shard.epoch + 1 returning shard, epoch"
+)
+"""How programs claim that know no holders."""
 SUCCEEDED = 5
 FAILED = 6
 PENDING = 1

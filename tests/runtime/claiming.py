@@ -34,6 +34,7 @@ class Node(Shell):
         super().__init__(self.store, self.clock)  # type: ignore[arg-type]
         self.loads = HeldReads()
         self.claims = Claims(self.host, self.store, self.loads)
+        self.claims.process = f"process {id(self)}"
         self._running: asyncio.Task[None] | None = None
 
     async def own(self, shards: Any) -> None:

@@ -157,7 +157,7 @@ async def test_CLU_2_what_is_decided_for_a_shard_that_is_taken_while_it_is_settl
 
 async def test_DLV_13_who_is_to_have_a_shard_waits_until_it_is_given_up(nodes: tuple[Node, Node]) -> None:
     one, two = nodes
-    two.claims.has_holder = lambda shard: True
+    two.claims.gives_up = lambda process: True
     two.claims.wish(ALL)
     two._running = asyncio.create_task(two.claims.run())
     for _ in range(5):
@@ -172,7 +172,7 @@ async def test_DLV_13_who_is_to_have_a_shard_waits_until_it_is_given_up(nodes: t
 
 async def test_CLU_3_who_waits_for_a_node_that_hangs_does_not_wait_for_ever(nodes: tuple[Node, Node]) -> None:
     _, two = nodes
-    two.claims.has_holder = lambda shard: True
+    two.claims.gives_up = lambda process: True
     two.claims.wish(ALL)
     two._running = asyncio.create_task(two.claims.run())
     await two.settle()
@@ -183,8 +183,9 @@ async def test_CLU_3_who_waits_for_a_node_that_hangs_does_not_wait_for_ever(node
 
 
 async def test_CLU_3_what_nobody_gives_up_is_claimed_at_once(nodes: tuple[Node, Node]) -> None:
-    _, two = nodes
-    two.claims.has_holder = lambda shard: shard < 32
+    one, two = nodes
+    two.claims.gives_up = lambda process: process == one.claims.process
+    one.store._shared.holders |= dict.fromkeys(range(32, 64), "of a process that is dead")
     two.claims.wish(ALL)
     two._running = asyncio.create_task(two.claims.run())
     await two.settle()
@@ -275,7 +276,7 @@ async def test_DLV_13_who_has_claimed_has_not_left(nodes: tuple[Node, Node]) -> 
 
 async def test_CLU_4_who_waits_for_a_shard_does_not_hammer_a_store_that_is_away(nodes: tuple[Node, Node]) -> None:
     _, two = nodes
-    two.claims.has_holder = lambda shard: True
+    two.claims.gives_up = lambda process: True
     two.claims.wish(ALL)
     two._running = asyncio.create_task(two.claims.run())
     await two.settle()

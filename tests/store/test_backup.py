@@ -9,7 +9,7 @@ from contextlib import closing
 import asyncpg
 import pytest
 
-from reach.store import postgres_backup, postgres_schema, sqlite, sqlite_backup
+from reach.store import postgres_backup, postgres_schema, postgres_sql, sqlite, sqlite_backup
 from reach.store.base import StoreBroken, StoreUnavailable
 from reach.store.keys import SqliteKeyStore
 from reach.store.manifest import MANIFEST, Counts
@@ -21,6 +21,7 @@ from reach.store.postgres_keys import PostgresKeyStore
 from reach.store.sqlite import SqliteJournal
 from tests import postgres
 from tests.contracts.journal_rows import (
+    CLAIM_OF_BEFORE,
     agent,
     attempt,
     checkpoint,
@@ -158,6 +159,7 @@ def test_HAZ4_a_backup_of_before_handles_is_put_back_and_takes_them(store, tmp_p
         patch.setattr(sqlite, "MIGRATIONS", MIGRATIONS[:7])
         patch.setattr(sqlite, "NEWEST", 7)
         patch.setattr(postgres_schema, "MIGRATIONS", postgres_migrations.MIGRATIONS[:3])
+        patch.setattr(postgres_sql, "CLAIM", CLAIM_OF_BEFORE)
         journal = store.opened(store.source)
         journal.commit(writes(tasks=[task(1), task(2)], attempts=[attempt(1)]))
         said = store.back_up(tmp_path / "backup")

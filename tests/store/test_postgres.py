@@ -14,13 +14,13 @@ import pytest
 
 from reach.core.rows import MoveRow
 from reach.store import postgres as postgres_journal
-from reach.store import postgres_load, postgres_read, postgres_schema
+from reach.store import postgres_load, postgres_read, postgres_schema, postgres_sql
 from reach.store.base import StoreBroken, StoreUnavailable
 from reach.store.migrations.postgres import MIGRATIONS, NEWEST
 from reach.store.postgres import PostgresJournal
 from reach.store.postgres_link import Link
 from tests import postgres
-from tests.contracts.journal_rows import attempt, failure, handle, move, outcome, task, writes
+from tests.contracts.journal_rows import CLAIM_OF_BEFORE, attempt, failure, handle, move, outcome, task, writes
 
 
 @pytest.fixture
@@ -289,6 +289,7 @@ def test_nodes_that_start_at_once_migrate_once(address):
 def test_HAZ4_a_database_of_before_handles_keeps_its_tasks_and_takes_handles(node, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(postgres_schema, "MIGRATIONS", MIGRATIONS[:3])
+        patch.setattr(postgres_sql, "CLAIM", CLAIM_OF_BEFORE)
         former = node()
         former.claim(range(64))
         former.commit(writes(tasks=[task(1), task(2)], attempts=[attempt(1)]))
@@ -299,6 +300,15 @@ def test_HAZ4_a_database_of_before_handles_keeps_its_tasks_and_takes_handles(nod
     assert [(found.task.row, len(found.attempts), found.handle) for found in loaded] == [(1, 1, None), (2, 0, None)]
     one.commit(writes(handles=[handle(1)]))
     assert [found.handle for found in one.load_shards(range(64)).tasks] == [handle(1), None]
+
+
+def test_CLU_6_a_program_of_before_that_claims_a_shard_is_no_holder_that_others_wait_for(node, monkeypatch):
+    now, former = node(), node()
+    now.claim([1, 2], "of now")
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres_sql, "CLAIM", CLAIM_OF_BEFORE)
+        former.claim([1])
+    assert now.holders([1, 2]) == {2: "of now"}
 
 
 def test_what_is_wrong_with_an_address_is_said(address):

@@ -84,7 +84,9 @@ create table stream (
     sequence bigint not null, attempt_sequence bigint not null, pieces bytea
 );
 create index stream_by_shard on stream (shard);
-alter table shard add column given_up bigint not null default 0;
+-- Who has a shard, and in which epoch that was said: programs of before do not say it. Empty: nobody has it.
+alter table shard add column holder text not null default '';
+alter table shard add column held_in bigint not null default 0;
 """
 
 _HANDLES = "-- Where attempts at agents that are dialled can be asked about.\n" + _table("handle", "row")

@@ -94,11 +94,11 @@ class NodeJournal(MemoryNode):
         self._heard()
         return taken
 
-    def claim(self, shards: Collection[int], *, given_up: bool = False) -> dict[int, int]:
+    def claim(self, shards: Collection[int], holder: str = "") -> dict[int, int]:
         """See SharedJournal."""
         self._check()
         self._base.others_first(self)
-        claimed = super().claim(shards, given_up=given_up)
+        claimed = super().claim(shards, holder)
         base = self._base
         base.truth.claimed(self._node, self._boot, claimed)
         if base.random.random() < base.unknown:
@@ -106,6 +106,13 @@ class NodeJournal(MemoryNode):
         self._heard()
         base.others_first(self)
         return claimed
+
+    def holders(self, shards: Collection[int]) -> dict[int, str]:
+        """See SharedJournal."""
+        self._check()
+        found = super().holders(shards)
+        self._heard()
+        return found
 
     def give_up(self, shards: Collection[int], streams: Sequence[StreamRow] | None = ()) -> None:
         """See SharedJournal."""
