@@ -216,6 +216,8 @@ class EtcdMembership:
             while self._lease == lease:
                 sent = now_ms()
                 await renew(stream, lease, every)
+                if self.standing is Standing.LOST:  # who looked while it was late has seen that, and was told nothing
+                    self._told = Standing.LOST
                 self._held_until_ms = sent + 1000 * self._ttl_s
                 self._tell()
                 self._stirred.clear()
