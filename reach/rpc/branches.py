@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from reach.core.placement import shard_of
@@ -48,6 +48,7 @@ class Branches:
         again: Handles an item that came back: the frame, where it is to go if that is known, and whether to refuse it
             now.
         anew: Has the caller or agent open its stream anew.
+        name_of: What an item is known by, however often and in whatever words it is said again.
     """
 
     def __init__(
@@ -59,18 +60,20 @@ class Branches:
         out: Batcher,
         again: Again,
         anew: Callable[[], None],
+        name_of: Callable[[bytes], Hashable] = hash,
     ) -> None:
         self._peers = peers
         self._opening = (kind, principal, traceparent)
         self._out = out
         self._again = again
         self._anew = anew
+        self._name_of = name_of
         self._channels: dict[Peer, Channel] = {}
         self._ending: set[Channel] = set()
         """Channels that were half-closed before something came back that goes to the same node."""
         self._shards: dict[Peer, set[int]] = {}
-        self._returned: OrderedDict[int, int] = OrderedDict()
-        """How often each item came back, by its hash."""
+        self._returned: OrderedDict[Hashable, tuple[int, float]] = OrderedDict()
+        """How often each item came back within `PATIENCE_S`, and when it did last."""
         self._timers: set[asyncio.TimerHandle] = set()
         self._gone: set[Peer] = set()
         """Nodes on which something was lost: nothing more is brought to them before the stream begins anew."""
@@ -150,12 +153,13 @@ class Branches:
         """See Holder. An item may come back some times: what it belongs to is changing hands."""
         pause_s = 0.0
         if placing is None or placing.pool is not None:  # else its pool is full, and which others were, it says itself
-            key = hash(frame)
-            tries = self._returned.pop(key, 0)
+            name, now_s = self._name_of(frame), asyncio.get_running_loop().time()
+            tries, before_s = self._returned.pop(name, (0, now_s))
+            tries = tries if now_s - before_s < PATIENCE_S else 0
             if tries >= len(PAUSES_S):
                 self._again(frame, placing, True)
                 return
-            self._returned[key] = tries + 1
+            self._returned[name] = tries + 1, now_s
             if len(self._returned) > RETURNED:
                 self._returned.popitem(last=False)
             pause_s = 0.0 if placing is not None and not tries else PAUSES_S[tries]

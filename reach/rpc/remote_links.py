@@ -31,7 +31,7 @@ class RemoteLinks:
 
     def __init__(self, stream: AttachStream, peers: Peers, principal: Principal) -> None:
         self._stream = stream
-        self._branches = Branches(peers, AGENT, principal, "", stream.out, self._again, self._anew)
+        self._branches = Branches(peers, AGENT, principal, "", stream.out, self._again, self._anew, _links_of)
         self._links: dict[int, Peer] = {}
         self._instances: dict[int, str] = {}
         self._returned: set[int] = set()
@@ -115,3 +115,8 @@ class RemoteLinks:
         stream = self._stream
         stream.closing(stream.out)
         self._ending = asyncio.get_running_loop().call_later(REOPEN_SECONDS, stream.out.close)
+
+
+def _links_of(frame: bytes) -> tuple[int, ...]:
+    """What hellos are known by: each says anew what runs, and counts on."""
+    return tuple(hello.link for hello in attach_pb2.AttachRequest.FromString(frame).hellos)

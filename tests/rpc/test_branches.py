@@ -184,6 +184,19 @@ async def test_CLU_1_an_item_whose_place_is_known_goes_there_at_once_and_the_sec
     scene.stream.close()
 
 
+async def test_CLU_1_an_item_that_came_back_long_ago_comes_back_for_the_first_time(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(branches_module, "PAUSES_S", (0.0,))
+    scene.stream.returned(None, b"item", None)  # type: ignore[arg-type]
+    scene.stream.returned(None, b"item", None)  # type: ignore[arg-type]
+    scene.stream.returned(None, b"item", None)  # type: ignore[arg-type]
+    monkeypatch.setattr(branches_module, "PATIENCE_S", 0.0)
+    scene.stream.returned(None, b"item", None)  # type: ignore[arg-type]
+    await until(lambda: len(scene.came_back) == 4)
+    assert [refused for _, _, refused in scene.came_back] == [True, False, False, False]
+
+
 async def test_CLU_1_no_more_items_are_known_to_have_come_back_than_so(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

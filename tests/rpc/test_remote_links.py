@@ -13,6 +13,7 @@ from reach.core.model import Fault, PoolKey
 from reach.core.pool import PEERS_PATIENCE_MS, STALLED_MS
 from reach.core.spread import Placing
 from reach.errors import ErrorClass, Reason, ResourceExhausted
+from reach.rpc import branches as branches_module
 from reach.rpc import remote_links as remote_links_module
 from reach.rpc.access import SCOPES
 from reach.rpc.agent import AttachStream
@@ -69,6 +70,22 @@ async def test_CLU_3_a_hello_that_has_waited_is_asked_for_anew() -> None:
     assert stream.did == ["resync"]
     links._again(hello(1), THERE, False)
     assert stream.did == ["resync", "resync"]
+
+
+async def test_CLU_3_a_hello_that_comes_back_again_and_again_is_asked_for_after_longer_and_longer_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each has other words: agents count their hellos, and say what runs by now. Found by the simulation: while a shard
+    was awaited, each of its agents said hello some forty times a second."""
+    monkeypatch.setattr(branches_module, "PAUSES_S", (0.0, 60.0))
+    stream = Stream()
+    links = links_of(stream)
+    for number in range(3):
+        said = attach_pb2.AttachRequest(hellos=[attach_pb2.Hello(link=1, number=number)]).SerializeToString()
+        links._branches.returned(None, said, None)  # type: ignore[arg-type]
+        await asyncio.sleep(0.01)
+    assert stream.did == ["resync", "refuse 1"]
+    links.close(ours=True)
 
 
 async def test_CLU_3_a_hello_whose_place_is_known_goes_there_at_once() -> None:
