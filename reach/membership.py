@@ -118,6 +118,11 @@ class Membership:
         if self._tasks:
             await self.member.leave(seconds)
 
+    async def give_up(self) -> None:
+        """Leaves what nobody took, and what ran to its end here, to whoever comes next."""
+        if self._tasks:
+            await self.claims.end()
+
     async def stop(self) -> None:
         """Ends what runs here."""
         for task in self._tasks:

@@ -324,6 +324,8 @@ class Node:
             await self.membership.leave(drain_s)
         while self._running() and time.monotonic() < deadline:  # noqa: ASYNC110 - many reasons end a task
             await asyncio.sleep(0.05)
+        if self.membership is not None:
+            await self.membership.give_up()
         await self._stack.aclose()
 
     def _running(self) -> bool:

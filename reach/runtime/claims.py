@@ -35,6 +35,8 @@ HAND_OVER_MS: Final = 2_000
 """How long a shard is waited for that a living node is to give up. Larger: one that hangs holds it up for longer."""
 LOOK_SECONDS: Final = 0.025
 """How often it is asked meanwhile whether it was."""
+END_SECONDS: Final = 1.0
+"""How long a node that ends may take to give up what nobody took. Larger: it ends later when the journal is away."""
 LOG_EVERY_MS: Final = 10_000
 LEARN_MS: Final = 500
 """How long after a loss the wish may come that explains it: the heir may hear of it first, and claim at once. Until
@@ -70,6 +72,7 @@ class Claims:
         self._settled: asyncio.Event = asyncio.Event()
         self.has_settled = False
         """This node has owned what was wished, at least once."""
+        self._ends = False
         self.owned: frozenset[int] = frozenset()
         """What is served."""
         self.on_change: Callable[[], None] = lambda: None
@@ -104,12 +107,24 @@ class Claims:
 
     def wish(self, shards: Collection[int]) -> None:
         """What this node should own from now on."""
-        if self._wished == frozenset(shards):
+        if self._wished == frozenset(shards) or self._ends:
             return
         self._wished = frozenset(shards)
         self._explain()
         self._settled.clear()
         self._stirred.set()
+
+    async def end(self, seconds: float = END_SECONDS) -> None:
+        """Gives up all that is owned, for this node ends, and nobody has taken it: whoever has it next goes on with its
+        streams where they were. What is not given up within this time is claimed all the same."""
+        self.wish(())
+        self._ends = True
+        try:
+            async with asyncio.timeout(seconds):
+                while not self.has_left:  # noqa: ASYNC110 - once in the life of a node
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError:
+            log.warning("this node ends with shards that it could not give up: its readers will see a gap")
 
     async def fulfilled(self) -> None:
         """Returns when this node owns what is wished, and nothing else."""

@@ -21,10 +21,12 @@ from reach import Client
 from reach.core.model import PoolKey
 from reach.core.placement import shard_of
 from reach.wire.status import error_from_rpc
+from tests.e2e.agents.worker import text_of
 from tests.e2e.kills import RATE, Load, even, kept, tell_times
 from tests.e2e.nodes import Node, Nodes
 from tests.e2e.plain import Plain, spec, timeouts
 from tests.e2e.processes import PATIENCE, begins, eventually, tell
+from tests.e2e.reading import Text
 
 ROUNDS = int(os.environ.get("ROUNDS", "1"))
 TYPES = {"reader": "ab", "writer": "bc", "thinker": "ca"}
@@ -147,6 +149,42 @@ async def test_CLU_6_all_nodes_are_replaced_under_load(environment, nodes, agent
     assert not callers.failed, list(callers.failed.items())[:3]
     assert max(times, default=0) <= 1, {name: why for name, why in callers.retries.items() if len(why) > 1}
     assert rate > 0.8 * RATE
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    monkeypatch.setenv("AGENT_REACH_SERVER_DRAIN_SECONDS", "4")
+
+
+async def test_DLV_13_readers_go_on_where_they_were_when_all_nodes_end_and_begin(soon, nodes, agents, log: Path):
+    """Longer than the nodes wait for it: the one that ends last leaves the stream to whoever comes."""
+    await asyncio.to_thread(agents, "abc")
+    async with Client(",".join(node.address for node in nodes.all.values()), reconnect_timeout=None) as client:
+        text, count = Text(), 400
+        payload = {"count": count, "pause": 0.04}
+
+        async def read() -> None:
+            events = client.stream("stream", payload, agent_type="worker", task_id="long", start_to_close=120)
+            async for event in events:
+                text.add(event.message)
+
+        reading = asyncio.create_task(read())
+        await asyncio.to_thread(eventually, lambda: "delta" in text.kinds, "it streams")
+        last = owner_of(nodes, "worker")
+        for node in [*(one for one in nodes.all.values() if one is not last), last]:
+            node.terminate()
+            assert await asyncio.to_thread(node.wait, GRACE_S) == 0
+        before = len(text.kinds)
+        for node in nodes.all.values():
+            await asyncio.to_thread(node.start)
+        await asyncio.to_thread(nodes.settle, 60.0)
+        async with asyncio.timeout(60):
+            await reading
+    assert len(text.kinds) - before > 50, "it went on behind them"
+    assert "resumed" in text.kinds
+    assert not {"gap", "attempt_reset"} & set(text.kinds), Counter(text.kinds)
+    assert text.value == text_of("long", count)
+    assert len(begins(log)["long"]) == 1
 
 
 def owner_of(nodes: Nodes, agent_type: str) -> Node:

@@ -155,6 +155,37 @@ async def test_CLU_2_what_is_decided_for_a_shard_that_is_taken_while_it_is_settl
     assert one.claims.has_left
 
 
+async def test_DLV_13_a_node_that_ends_without_an_heir_leaves_its_streams_to_whoever_comes(
+    nodes: tuple[Node, Node],
+) -> None:
+    one, two = nodes
+    _, reader = await streaming(one)
+    ending = asyncio.create_task(one.claims.end(5.0))
+    await asyncio.sleep(0)
+    one.claims.wish(ALL)  # as others know it still
+    while not ending.done():
+        await one.settle(2)
+        await asyncio.sleep(0.001)
+    assert one.heard(reader)[-1] == MOVED
+    assert two.store.holders(ALL) == {}
+    await two.own(ALL)
+    assert two.host.tasks[TENANT, "t"].sequence == 6
+    assert two.host.tasks[TENANT, "t"].log.fold.content() == ("", "xxx")
+
+
+async def test_DLV_13_a_node_that_ends_waits_no_longer_than_so_for_a_store_that_is_away(
+    nodes: tuple[Node, Node], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, _ = nodes
+    one.store.cut_off = True
+    ending = asyncio.create_task(one.claims.end(0.05))
+    while not ending.done():
+        await one.settle(2)
+        await asyncio.sleep(0.001)
+    assert "could not give up" in caplog.text
+    one.store.cut_off = False
+
+
 async def test_DLV_13_who_is_to_have_a_shard_waits_until_it_is_given_up(nodes: tuple[Node, Node]) -> None:
     one, two = nodes
     two.claims.gives_up = lambda process: True

@@ -253,6 +253,7 @@ class Node:
         until = process.time() + DRAIN_S
         while process.time() < until and self._works():  # noqa: ASYNC110 - as there
             await asyncio.sleep(0.05)  # virtual time, as in all of this
+        await self.claims.end()
         self.services.close_streams()
         await asyncio.sleep(0.3)  # what was said last arrives
         await self.peers.stop()
