@@ -248,6 +248,7 @@ class Profile(NamedTuple):
 
 
 UNHEARD: Final = -1
+"""`Instance.hello` after a restart or a move: which hellos came before, nobody knows any more."""
 
 
 class Instance:

@@ -225,6 +225,7 @@ class Claims:
         self._explain()
         missing = wished - self.owned - self._coming() - self._unexplained.keys()
         self._waits = False
+        self._awaited = {shard: since_ms for shard, since_ms in self._awaited.items() if shard in missing}
         if missing and self.may_claim():
             held = await self._held(missing)
             self._waits = bool(held)

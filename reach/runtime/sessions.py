@@ -80,10 +80,10 @@ class Sessions:
         self._homes = [Home(number, room) for number in range(SHARDS)]
         for home in self._homes:
             home.busy = self._is_busy
-        self._done: dict[tuple[int, str], OutboxDone] = {}
+        self._done: dict[FactName, OutboxDone] = {}
+        """Facts whose turns are part of their sessions; by (shard, key)."""
         self._keeping: dict[FactName, OutboxDone] = {}
         """The same, on their way to the journal."""
-        """Facts whose turns are part of their sessions; by (shard, key)."""
         self._waiting: dict[FactName, Waiting] = {}
         """Who wants to hear when the next commit has kept a turn that other nodes brought."""
         self._leaving: list[dict[FactName, Waiting]] = []

@@ -42,7 +42,7 @@ class Moving:
 def stream_to(door: Moving) -> CallerStream:
     services: Any = SimpleNamespace(
         reach=door, welcome=dispatch_pb2.StreamWelcome, metrics=SimpleNamespace(refused=lambda reason: None),
-        nodes=KnownNodes(),
+        nodes=KnownNodes(), end_trace=lambda key: None,
     )  # fmt: skip
     return CallerStream(services, Principal("acme", "tests", SCOPES), "")
 
@@ -321,3 +321,13 @@ async def test_DLV_3_who_asks_again_and_is_taken_is_the_only_one() -> None:
     stream.refused(second, Fault(ErrorClass.UNAVAILABLE, Reason.OWNER_UNAVAILABLE, "it has moved"))
     assert (stream._readers, stream._before) == ({}, {})
     assert door.readers == [first, second]
+
+
+async def test_DLV_3_nothing_is_remembered_of_one_that_is_asked_for_again_and_is_another_nodes() -> None:
+    door = Taking()
+    stream = stream_to(door)
+    stream._bring = lambda frame, where: None  # type: ignore[method-assign]
+    submit(stream, "one")
+    submit(stream, "one")
+    stream.elsewhere(door.readers[1], "one", b"spec", Elsewhere(Peer("two", "two:1")))
+    assert (stream._readers, stream._before) == ({}, {})

@@ -16,7 +16,7 @@ from reach.core.stream import Interest
 from reach.errors import Reason
 from reach.runtime import claims
 from reach.runtime.claims import LEARN_MS, SURE_MS
-from reach.runtime.moving import add, take
+from reach.runtime.moving import take
 from reach.wire.agents import read_registration
 from tests.runtime.claiming import ALL, Link, Node, two_nodes
 from tests.runtime.hosts import TENANT
@@ -170,28 +170,6 @@ async def test_CLU_4_without_a_wish_nothing_moves(nodes: tuple[Node, Node]) -> N
     await one.confirm()
     assert one.claims.owned == frozenset(ALL)
     assert two.claims.owned == frozenset()
-
-
-@pytest.mark.parametrize("lost", [False, True])
-async def test_CLU_2_what_comes_to_a_shard_that_was_lost_meanwhile_is_offered_to_nobody(
-    nodes: tuple[Node, Node], lost: bool
-) -> None:
-    """Found by the simulation: a node that was overtaken offered a task that had just come, on nobody's account."""
-    one, two = nodes
-    link = attach(one, [])
-    one.submit("t", Interest.ACCEPTANCE)
-    await one.settle()
-    stored = one.store.find(TENANT, "t")
-    assert stored is not None
-    answer(one, link)
-    await one.settle()
-    link.offers.clear()
-    stored = stored._replace(task=stored.task._replace(task_id="u", row=stored.task.row + 1, attempt=0))
-    add(one.host, [stored])
-    if lost:
-        two.store.claim(ALL)
-    await one.settle()
-    assert bool(link.offers) is not lost
 
 
 async def test_CLU_3_mail_that_was_not_read_is_answered(nodes: tuple[Node, Node]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from reach.core import events as ev
 from reach.core.model import PoolKey
 from reach.core.pieces import Delta, Mode
 from reach.core.stream import Interest
-from reach.runtime.claims import HAND_OVER_MS
 from reach.runtime.idle_pools import IdlePools
 from reach.wire.agents import read_registration
 from tests.runtime.claiming import ALL, Link, Node, two_nodes
@@ -58,6 +58,31 @@ def events_of(node: Node, reader: Any) -> list[tuple[int, str]]:
     return [(number, kind) for what, told in node.heard(reader) if what == "events" for number, kind, _ in told]
 
 
+Settled = Callable[[], Awaitable[None]]
+
+
+def settles(one: Node, monkeypatch: pytest.MonkeyPatch, act: Callable[[int, Settled], Awaitable[None]]) -> None:
+    """Does this each time that it is to settle: before the shards are paused (1), and after they were (2)."""
+    honest, calls = one.host.settled, count(1)
+    monkeypatch.setattr(one.host, "settled", lambda: act(next(calls), honest))
+
+
+def act_when_settled(one: Node, monkeypatch: pytest.MonkeyPatch, *acts: Callable[[], Any]) -> None:
+    """The first of these when it has settled, so that it is stepped and not kept yet; the others before it settles."""
+
+    async def settling(call: int, settled: Settled) -> None:
+        act = acts[call - 1] if call <= len(acts) else lambda: None
+        if call != 1:
+            act()
+        await settled()
+        if call == 1:
+            act()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    settles(one, monkeypatch, settling)
+
+
 async def test_DLV_13_a_reader_goes_on_at_the_heir_without_a_gap(nodes: tuple[Node, Node]) -> None:
     one, two = nodes
     _, reader = await streaming(one)
@@ -71,6 +96,7 @@ async def test_DLV_13_a_reader_goes_on_at_the_heir_without_a_gap(nodes: tuple[No
     await two.settle()
     piece(two, link, 4)
     await two.settle()
+    assert two.store._shared.streams == {}, "it is of no use any more"
     assert events_of(two, after) == [(6, "RESUMED"), (7, "STARTED"), (8, "DELTA")]
     assert two.host.tasks[TENANT, "t"].log.fold.content() == ("", "xxxx")
 
@@ -81,22 +107,18 @@ async def test_DLV_13_what_was_said_before_is_told_before_and_what_comes_later_i
     """Pieces come at any moment: while all that was said is settled, and behind that."""
     one, two = nodes
     link, reader = await streaming(one)
-    settled, calls = one.host.settled, 0
 
-    async def settling() -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
+    async def settling(call: int, settled: Settled) -> None:
+        if call == 1:
             piece(one, link, 4)
         await settled()
-        if calls == 1:
+        if call == 1:
             piece(one, link, 5)  # in the mail as the shard is paused
             return
         piece(one, link, 6)
 
-    monkeypatch.setattr(one.host, "settled", settling)
+    settles(one, monkeypatch, settling)
     await one.own(())
-    assert calls == 2
     assert events_of(one, reader)[-1] == (6, "DELTA")
     await two.own(ALL)
     task = two.host.tasks[TENANT, "t"]
@@ -109,16 +131,13 @@ async def test_DLV_13_what_cannot_be_told_in_time_is_given_up_without_numbers(
     monkeypatch.setattr("reach.runtime.claims.SETTLE_SECONDS", 0.01)
     one, two = nodes
     await streaming(one)
-    settled, calls = one.host.settled, 0
 
-    async def settling() -> None:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
+    async def settling(call: int, settled: Settled) -> None:
+        if call > 1:
             await asyncio.Event().wait()
         await settled()
 
-    monkeypatch.setattr(one.host, "settled", settling)
+    settles(one, monkeypatch, settling)
     one.claims.wish(())
     async with asyncio.timeout(5):
         while not one.claims.has_left:
@@ -134,20 +153,18 @@ async def test_CLU_2_what_is_decided_for_a_shard_that_is_taken_while_it_is_settl
     """Found by the simulation: an answer was said to be taken, and was not written down."""
     one, two = nodes
     await streaming(one)
-    settled, calls, readers = one.host.settled, 0, []
+    readers: list[Any] = []
 
-    async def settling() -> None:
-        nonlocal calls
-        calls += 1
+    async def settling(call: int, settled: Settled) -> None:
         await settled()
-        if calls == 1:
+        if call == 1:
             readers.append(one.submit("late", Interest.ACCEPTANCE))
             await asyncio.sleep(0)  # it is decided, and being written
             two.store.claim(ALL)
         else:  # who asked before how it stands is told of nothing that is in memory only
             assert (TENANT, "late") not in one.host.tasks
 
-    monkeypatch.setattr(one.host, "settled", settling)
+    settles(one, monkeypatch, settling)
     await one.own(())
     await one.settle()
     assert one.heard(readers[0]) == [MOVED]
@@ -186,43 +203,6 @@ async def test_DLV_13_a_node_that_ends_waits_no_longer_than_so_for_a_store_that_
     one.store.cut_off = False
 
 
-async def test_DLV_13_who_is_to_have_a_shard_waits_until_it_is_given_up(nodes: tuple[Node, Node]) -> None:
-    one, two = nodes
-    two.claims.gives_up = lambda process: True
-    two.claims.wish(ALL)
-    two._running = asyncio.create_task(two.claims.run())
-    for _ in range(5):
-        await two.settle()
-        await asyncio.sleep(0.025)
-    assert two.store.epochs() == {}
-    await one.own(())
-    began = asyncio.get_running_loop().time()
-    await two.own(ALL)
-    assert asyncio.get_running_loop().time() - began < HAND_OVER_MS / 4_000, "it looks often enough"
-
-
-async def test_CLU_3_who_waits_for_a_node_that_hangs_does_not_wait_for_ever(nodes: tuple[Node, Node]) -> None:
-    _, two = nodes
-    two.claims.gives_up = lambda process: True
-    two.claims.wish(ALL)
-    two._running = asyncio.create_task(two.claims.run())
-    await two.settle()
-    assert two.store.epochs() == {}
-    two.clock.ahead_ms += HAND_OVER_MS
-    await two.own(ALL)
-    assert two.claims.owned == frozenset(ALL)
-
-
-async def test_CLU_3_what_nobody_gives_up_is_claimed_at_once(nodes: tuple[Node, Node]) -> None:
-    one, two = nodes
-    two.claims.gives_up = lambda process: process == one.claims.process
-    one.store._shared.holders |= dict.fromkeys(range(32, 64), "of a process that is dead")
-    two.claims.wish(ALL)
-    two._running = asyncio.create_task(two.claims.run())
-    await two.settle()
-    assert two.store.epochs().keys() == set(range(32, 64))
-
-
 async def test_DLV_13_who_leaves_has_left_when_all_know_it(
     nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,27 +218,6 @@ async def test_DLV_13_who_leaves_has_left_when_all_know_it(
     await one.settle()
     assert left == [(frozenset(), False)]
     assert one.claims.has_left
-
-
-def act_when_settled(one: Node, monkeypatch: pytest.MonkeyPatch, *acts: Any) -> None:
-    """Does something each time that it is to settle: before the shards are paused, and then, after they were."""
-    settled, left = one.host.settled, list(acts)
-
-    async def settling() -> None:
-        act = left.pop(0) if left else None
-        if act is None:
-            await settled()
-            return
-        if len(left) == len(acts) - 1:
-            await settled()
-            act()
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)  # it is stepped, and not kept yet
-        else:
-            act()
-            await settled()
-
-    monkeypatch.setattr(one.host, "settled", settling)
 
 
 async def test_DLV_13_what_is_wished_back_before_it_is_paused_stays(
@@ -305,21 +264,6 @@ async def test_DLV_13_who_has_claimed_has_not_left(nodes: tuple[Node, Node]) -> 
     two.loads.go()
 
 
-async def test_CLU_4_who_waits_for_a_shard_does_not_hammer_a_store_that_is_away(nodes: tuple[Node, Node]) -> None:
-    _, two = nodes
-    two.claims.gives_up = lambda process: True
-    two.claims.wish(ALL)
-    two._running = asyncio.create_task(two.claims.run())
-    await two.settle()
-    assert two.claims._waits
-    two.store.cut_off = True
-    await two.confirm()
-    assert not two.claims._waits
-    two.store.cut_off = False
-    await two.confirm()
-    assert two.claims._waits
-
-
 async def test_REG_11_idle_pools_are_looked_for_while_a_shard_is_handed_over(
     nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,19 +301,16 @@ async def test_DLV_13_who_gives_room_as_its_stream_is_paused_still_hears_what_wa
 ) -> None:
     one, _ = nodes
     link, reader = await streaming(one)
-    settled, calls = one.host.settled, 0
 
-    async def settling() -> None:
-        nonlocal calls
-        calls += 1
+    async def settling(call: int, settled: Settled) -> None:
         await settled()
-        if calls == 1:
+        if call == 1:
             one.submit("u", Interest.OUTCOME)
             piece(one, link, 4)
             await asyncio.sleep(0)
             one.reach.credit(reader, 1_000)  # in the mail as the shard is paused
 
-    monkeypatch.setattr(one.host, "settled", settling)
+    settles(one, monkeypatch, settling)
     await one.own(())
     assert events_of(one, reader)[-1] == (6, "DELTA")
     assert one.heard(reader)[-1] == MOVED
@@ -394,13 +335,11 @@ async def test_HAZARDS_1_what_waits_in_a_shard_that_is_handed_over_goes_nowhere_
     one.submit("w", Interest.OUTCOME, capability="x")
     await one.settle()
     shard = one.host.tasks[TENANT, "w"].pool.shard
-    link, settled, calls = Streamer(), one.host.settled, 0
+    link = Streamer()
 
-    async def settling() -> None:
-        nonlocal calls
-        calls += 1
+    async def settling(call: int, settled: Settled) -> None:
         await settled()
-        if calls == 2:
+        if call == 2:
             registration = agent_pb2.Registration(agent_id="doer", boot_id="boot", instance_id="two", ready=True)
             registration.capabilities.add(name="x")
             one.reach.hello(TENANT, *read_registration(registration), link, [], {})
@@ -409,7 +348,7 @@ async def test_HAZARDS_1_what_waits_in_a_shard_that_is_handed_over_goes_nowhere_
                 for _ in range(20):
                     await asyncio.sleep(0)
 
-    monkeypatch.setattr(one.host, "settled", settling)
+    settles(one, monkeypatch, settling)
     await one.own(frozenset(ALL) - {shard})
     await one.settle()
     assert one.host.pools(), "it came"
