@@ -20,6 +20,7 @@ from reach.core import events as ev
 from reach.core.instance_states import Health
 from reach.core.joining import Joining
 from reach.core.model import Instance, PoolKey
+from reach.core.pool import Pool
 from reach.core.vocabulary import Vocabulary
 from reach.errors import InvalidRequest, ReachError, Reason
 from reach.rpc.principal import Principal, credentials_ended, principal_of
@@ -27,6 +28,7 @@ from reach.rpc.services import Services, context_frames
 from reach.rpc.waiting import Answer
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.faults import fault_of
+from reach.runtime.finishing import finished
 from reach.runtime.watching import Round, Watch
 from reach.transports.adopting import adopt
 from reach.wire.agent_rows import fill_agent
@@ -102,14 +104,17 @@ class RegistryServicer(registry_pb2_grpc.RegistryServiceServicer):
         principal = principal_of(context)
         pool, instance = self._reach.instance(principal.tenant, instance_id, boot_id)
         principal.check_type(pool.key.agent_type)
+        await finished(self._leave(pool, instance))
+        return registry_pb2.DeregisterResponse()
+
+    async def _leave(self, pool: Pool, instance: Instance) -> None:
         link = instance.link
         reply = Answer()
         self._reach.post(pool, ev.Left(instance, reply))
         await reply.future
         if link is not None:
-            message = f"instance {instance_id!r} was deregistered"
-            link.close(fault_of(InvalidRequest(message, Reason.AGENT_NOT_FOUND, instance_id=instance_id)))
-        return registry_pb2.DeregisterResponse()
+            message = f"instance {instance.instance_id!r} was deregistered"
+            link.close(fault_of(InvalidRequest(message, Reason.AGENT_NOT_FOUND, instance_id=instance.instance_id)))
 
     async def Drain(self, request: registry_pb2.DrainRequest, context: Any) -> registry_pb2.DrainResponse:
         """See the contract."""

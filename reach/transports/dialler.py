@@ -10,12 +10,13 @@ from reach.core.endpoint import Endpoint
 from reach.core.joining import Joining
 from reach.core.model import Fault, Instance
 from reach.errors import InvalidRequest, Reason, ResourceExhausted, Unavailable, error_of
+from reach.runtime.finishing import finished
 from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
 from reach.transports.adopting import card_changed
 from reach.transports.credentials import Credentials
 from reach.transports.dialled import Dialled
-from reach.transports.seam import Approach, Way
+from reach.transports.seam import Approach, CheckOutcome, Way
 from reach.transports.ways import load_a2a, way_to
 from reach.wire.addresses import AgentRules, read_address
 from reach.wire.requests import invalid
@@ -79,21 +80,25 @@ class Dialler:
             await target.prepare(joining)
             checkup = await target.look()
             self._not_overtaken(joining, known, self._known(tenant, joining))
-            renewed = target.instance is not None and target.instance.boot_id != joining.boot_id
             attached = known is not None and known.boot_id == joining.boot_id and target.holds(known)
-            if checkup.answer is None or attached or (target.up and not renewed):
-                reply = _Registered()
-                self.reach.register(tenant, agent_type, joining, reply)
-                target.instance = await reply.future
-                target.pool = self.reach.host.pool(target.instance.pool_key)
-            else:
-                await target.opened(target.hello(checkup))
+            instance = await finished(self._take(target, joining, checkup, attached=attached))
+        return instance, [f"the check failed: {checkup.error}"] if checkup.error else []
+
+    async def _take(self, target: Dialled, joining: Joining, checkup: CheckOutcome, *, attached: bool) -> Instance:
+        """Has the core take an instance, and probes it from then on. Raises ReachError."""
+        renewed = target.instance is not None and target.instance.boot_id != joining.boot_id
+        if checkup.answer is None or attached or (target.up and not renewed):
+            reply = _Registered()
+            self.reach.register(target.tenant, target.agent_type, joining, reply)
+            taken = target.instance = await reply.future
+            target.pool = self.reach.host.pool(taken.pool_key)
+        else:
+            taken = await target.opened(target.hello(checkup))
+        key = (target.tenant, joining.instance_id)
         if self._targets.get(key) is not target:
             self._targets[key] = target
             self.probes.add(target)
-        assert target.instance is not None
-        found = [f"the check failed: {checkup.error}"] if checkup.error else []
-        return target.instance, found
+        return taken
 
     @staticmethod
     def _not_overtaken(joining: Joining, before: Instance | None, now: Instance | None) -> None:

@@ -325,6 +325,25 @@ async def test_who_is_deregistered_while_attached_is_told(stubs):
     await agent.close()
 
 
+async def test_who_is_deregistered_is_told_though_who_did_it_hung_up(stubs, node, monkeypatch):
+    agent = AgentByHand(stubs)
+    await agent.join(unique("removed"))
+    post, calls = node.reach.post, []
+
+    def late(pool: Any, event: Any) -> None:
+        calls[0].cancel()
+        asyncio.get_running_loop().call_later(0.2, post, pool, event)  # the handler is told meanwhile
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node.reach, "post", late)
+        calls.append(stubs.registry.Deregister(pb.DeregisterRequest(instance_id=agent.instance_id)))
+        with pytest.raises(asyncio.CancelledError):
+            await calls[0]
+    closed = await agent.next("refusals")
+    assert (closed.link, closed.closed, reason_name(closed.error)) == (1, True, "AGENT_NOT_FOUND")
+    await agent.close()
+
+
 # -- previews and lists -----------------------------------------------------------------------------------------------
 
 

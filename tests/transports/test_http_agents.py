@@ -12,6 +12,7 @@ import pytest
 
 from agentreach.v1 import agent_pb2, error_pb2, task_pb2
 from reach.node import Node
+from reach.transports.dialled import Dialled
 from reach.wire.agent_answers import RAW_BYTES
 from tests.rpc.peers import Stubs, pb, running, unique
 from tests.transports.endpoint_agent import eventually
@@ -391,6 +392,30 @@ async def _has(stubs: Stubs, agent: HttpAgent, field: str, value: Any) -> bool:
 
 async def _has_queue(stubs: Stubs, agent: HttpAgent, value: int) -> bool:
     return bool((await row_of(stubs, agent)).status.queue_length == value)
+
+
+async def test_HLT_3_who_hangs_up_while_it_is_registered_is_probed_all_the_same(
+    node: Node, stubs: Stubs, monkeypatch: pytest.MonkeyPatch
+):
+    """Killed before it heard the answer, say: it is registered, and would be taken for ready for ever."""
+    agent = HttpAgent()
+    calls: list[Any] = []
+    opened = Dialled.opened
+
+    async def slowly(target: Dialled, link: Any) -> Any:
+        calls[0].cancel()
+        await asyncio.sleep(0.2)  # the handler is told meanwhile
+        return await opened(target, link)
+
+    async with serving(agent):
+        with monkeypatch.context() as patched:
+            patched.setattr(Dialled, "opened", slowly)
+            calls.append(stubs.registry.Register(agent.registration(), timeout=20))
+            with pytest.raises(asyncio.CancelledError):
+                await calls[0]
+            await eventually(lambda: agent.checks)
+        await eventually(lambda: not node.reach.instance("default", agent.instance_id)[1].blocked_by)
+    await eventually(lambda: node.reach.instance("default", agent.instance_id)[1].blocked_by == "no_link")
 
 
 async def test_HLT_3_an_agent_without_a_health_path_is_alive(node: Node, stubs: Stubs):
