@@ -13,6 +13,7 @@ import grpc
 
 from agentreach.internal.v1 import peer_pb2, peer_pb2_grpc
 from agentreach.v1 import dispatch_pb2, task_pb2
+from reach.cancelling import heed_cancellation
 from reach.core.model import TaskKey
 from reach.core.placement import SHARDS
 from reach.errors import ReachError, Reason, ResourceExhausted
@@ -261,10 +262,10 @@ class Peers:
                     raise Elsewhere(peer, placing.pool if placing is not None else None, placing)
                 yield answer.message
         except grpc.aio.AioRpcError as failure:
+            heed_cancellation()
             raise self.failed(connection, failure) from None
         except asyncio.CancelledError:
-            if _asked_to_stop():
-                raise
+            heed_cancellation()  # else it is only the call, whose connection was closed (`forget`)
             if recheck.ended:
                 raise credentials_ended() from None
             raise Unreachable(f"the connection to node {peer.node_id!r} was given up") from None
@@ -307,10 +308,10 @@ class Peers:
         try:
             answer = await connection.stub.Locate(request, metadata=self.proof(peer), timeout=LOCATE_SECONDS)
         except grpc.aio.AioRpcError as failure:
+            heed_cancellation()
             raise OSError(str(self.failed(connection, failure))) from None
         except asyncio.CancelledError:
-            if _asked_to_stop():
-                raise
+            heed_cancellation()
             raise OSError(f"the connection to node {peer.node_id!r} was given up") from None
         return bool(answer.here)
 
@@ -378,9 +379,3 @@ class Peers:
         for connection in list(self._connections.values()):
             self.forget(connection)
         await asyncio.gather(*self._closing, return_exceptions=True)
-
-
-def _asked_to_stop() -> bool:
-    """Whether it is the task that is cancelled, and not only its call, whose connection was closed (`forget`)."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

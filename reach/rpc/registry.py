@@ -16,6 +16,7 @@ from agentreach.v1 import (
     registry_pb2,
     registry_pb2_grpc,
 )
+from reach.cancelling import finished
 from reach.core import events as ev
 from reach.core.instance_states import Health
 from reach.core.joining import Joining
@@ -28,7 +29,6 @@ from reach.rpc.services import Services, context_frames
 from reach.rpc.waiting import Answer
 from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.faults import fault_of
-from reach.runtime.finishing import finished
 from reach.runtime.watching import Round, Watch
 from reach.transports.adopting import adopt
 from reach.wire.agent_rows import fill_agent

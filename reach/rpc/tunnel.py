@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import grpc
 
 from agentreach.internal.v1 import peer_pb2
+from reach.cancelling import cancellations
 from reach.core.model import PoolKey
 from reach.core.spread import Placing
 from reach.errors import ReachError
@@ -165,7 +166,7 @@ class Tunnel:
         except grpc.aio.AioRpcError as failure:
             why = self._peers.failed(self._connection, failure)
         except asyncio.CancelledError:
-            if not call.cancelled() or _cancelling():
+            if not call.cancelled() or cancellations():
                 raise
             why = Unreachable("it does not answer in time")
             self._peers.forget(self._connection)
@@ -219,8 +220,3 @@ class Tunnel:
             channel.holder.ended(channel, error)
         self.homes.broken()
         self.answered.set()
-
-
-def _cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

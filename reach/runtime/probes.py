@@ -12,6 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from reach.cancelling import heed_cancellation
+
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_MS: Final = 200
@@ -130,9 +132,7 @@ class Probes:
         try:
             await (target.check() if is_check else target.probe())
         except asyncio.CancelledError:
-            asking = asyncio.current_task()
-            if asking is None or asking.cancelling():
-                raise
+            heed_cancellation()
             log.debug("a probe or check was ended by others: its target moved")
         except Exception:
             log.exception("a probe broke; please report this")

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 import grpc
 
+from reach.cancelling import cancellations, heed_cancellation
 from reach.errors import Internal, ReachError, Reason, Unavailable
 from reach.sdk.channel import Target
 from reach.wire.status import error_from_rpc
@@ -187,6 +188,7 @@ class Connection:
         try:
             while True:
                 error = await self._once(channel)
+                heed_cancellation()
                 if self._ending is not None:
                     return
                 if error is None:  # the server asked for a new stream
@@ -262,7 +264,7 @@ class Connection:
         except ReachError:
             raise
         except asyncio.CancelledError:
-            if call.cancelled() and not _cancelling():
+            if call.cancelled() and not cancellations():
                 return Unavailable("the server did not answer in time", Reason.OWNER_UNAVAILABLE)
             raise
         except Exception as fault:
@@ -343,8 +345,3 @@ async def _end_of(call: Call) -> ReachError:
         code, await call.initial_metadata(), await call.trailing_metadata(), await call.details()
     )
     return error_from_rpc(failure)
-
-
-def _cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

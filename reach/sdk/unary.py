@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import grpc
 
+from reach.cancelling import cancellations, heed_cancellation
 from reach.errors import Reason, Timeout, Unavailable
 from reach.sdk.channel import Target
 from reach.wire.status import error_from_rpc
@@ -45,6 +46,7 @@ class UnaryCalls:
         """The answer of a service's method. Raises its error, or Unavailable when the time is over."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
+        before = cancellations()
         while True:
             opened = self._open
             if opened is None:
@@ -52,6 +54,7 @@ class UnaryCalls:
             try:
                 answer = await self._once(opened, stub_of, method, request, end - loop.time())
             except Unavailable:
+                heed_cancellation(before)
                 delay = await self._go_on(opened)
                 if end - loop.time() <= delay:
                     raise

@@ -6,11 +6,11 @@ import asyncio
 import socket
 from typing import Final
 
+from reach.cancelling import finished
 from reach.core.endpoint import Endpoint
 from reach.core.joining import Joining
 from reach.core.model import Fault, Instance
 from reach.errors import InvalidRequest, Reason, ResourceExhausted, Unavailable, error_of
-from reach.runtime.finishing import finished
 from reach.runtime.probes import Probes
 from reach.runtime.reach_api import Reach
 from reach.transports.adopting import card_changed

@@ -14,6 +14,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from agentreach.v1 import attempt_pb2, endpoint_pb2, result_pb2
+from reach.cancelling import cancellations, heed_cancellation
 from reach.core.endpoint import Endpoint
 from reach.core.model import Fault
 from reach.errors import ErrorClass, InvalidRequest, Reason
@@ -196,10 +197,11 @@ class GrpcCall:
         try:
             raw = await self._call.read()
         except grpc.aio.AioRpcError as failure:
+            heed_cancellation()
             broken = failure.code() is _C.UNAVAILABLE and await self._connection.is_broken()
             raise self._end_of(failure, broken=broken) from failure
         except asyncio.CancelledError:
-            if not self._call.cancelled() or _is_cancelled():
+            if not self._call.cancelled() or cancellations():
                 raise
             return None
         if raw is grpc.aio.EOF:
@@ -227,8 +229,3 @@ def _is_refusal(failure: grpc.aio.AioRpcError, fault: Fault) -> bool:
     if fault.error_class is ErrorClass.RESOURCE_EXHAUSTED:
         return True
     return fault.error_class is ErrorClass.UNAVAILABLE and bool(failure.trailing_metadata())
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

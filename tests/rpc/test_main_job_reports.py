@@ -328,7 +328,8 @@ async def test_who_is_deregistered_while_attached_is_told(stubs):
 async def test_who_is_deregistered_is_told_though_who_did_it_hung_up(stubs, node, monkeypatch):
     agent = AgentByHand(stubs)
     await agent.join(unique("removed"))
-    post, calls = node.reach.post, []
+    post = node.reach.post
+    calls: list[Any] = []
 
     def late(pool: Any, event: Any) -> None:
         calls[0].cancel()

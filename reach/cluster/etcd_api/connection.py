@@ -23,6 +23,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from agentreach.internal.etcd.v3 import etcd_pb2 as pb
+from reach.cancelling import cancellations, heed_cancellation
 from reach.cluster.base import ClusterRefused, ClusterUnavailable
 
 Q = TypeVar("Q", bound=Message)
@@ -136,6 +137,7 @@ class Connection:
         end = time.monotonic() + call_s
         authenticated = False
         tries = 0
+        before = cancellations()
         while True:
             at = self._at
             left = max(0.01, min(try_s, end - time.monotonic()))
@@ -147,6 +149,7 @@ class Connection:
                 )
                 return await method(request, timeout=left, metadata=self._metadata())
             except grpc.aio.AioRpcError as error:
+                heed_cancellation(before)
                 code, details = error.code(), error.details() or ""
                 if not authenticated and self._access.user and any(text in details for text in _TOKEN):
                     authenticated = True
@@ -219,10 +222,12 @@ class Stream(Generic[Q, A]):
 
     async def send(self, request: Q, timeout: float) -> None:
         """Also waits for the connection; a member that is frozen never makes one."""
+        before = cancellations()
         try:
             async with asyncio.timeout(timeout):
                 await self._call.write(request)
         except (grpc.RpcError, TimeoutError, asyncio.InvalidStateError) as error:
+            heed_cancellation(before)
             raise self._broken(error) from error
 
     async def receive(self, timeout: float) -> A | None:

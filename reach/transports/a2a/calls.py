@@ -33,6 +33,7 @@ from a2a.types.a2a_pb2 import (
 from a2a.utils.errors import A2A_ERROR_REASONS, A2AError
 from google.protobuf import json_format
 
+from reach.cancelling import heed_cancellation
 from reach.core.model import Fault
 from reach.errors import ErrorClass, Reason
 from reach.transports.a2a.guarded_http import HEARD, Oversized
@@ -216,6 +217,7 @@ def _failed(failure: A2AError) -> CallFailed:
     if isinstance(cause, httpx.RequestError) or isinstance(failure, A2AClientTimeoutError):
         return CallFailed(_broken(cause or failure), cut=True)
     if isinstance(cause, grpc.aio.AioRpcError):
+        heed_cancellation()
         return _by_code(cause)
     return CallFailed(_invalid(failure))
 
