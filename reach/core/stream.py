@@ -8,6 +8,7 @@ the fields of the task; their log is made only when there is more to keep or som
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
@@ -153,10 +154,12 @@ def _make_log(task: Task, turn: Turn) -> None:
         log.append(ended, size_of(Kind.COMPLETE, task.outcome), now_ms)
 
 
-def resumed_at(task: Task, sequence: int, turn: Turn) -> TaskLog:
-    """A log that begins with the event that the task was resumed, under this number."""
+def resumed_at(task: Task, sequence: int, turn: Turn, before: Iterable[Event] = ()) -> TaskLog:
+    """A log with the event that the task was resumed, under this number, behind those that were told before."""
     log = task.log = TaskLog()
     task.sequence = sequence
+    for event in before:
+        log.append(event, size_of(event[3], event[4]), turn.now_ms)
     log.append((sequence, 0, task.accepted_wall_ms, Kind.RESUMED, sequence - 1), EVENT_OVERHEAD, turn.now_ms)
     return log
 

@@ -23,13 +23,16 @@ from reach.runtime.elsewhere import Elsewhere
 from reach.runtime.ownership import Peer
 from reach.wire.batcher import Batcher
 
-PAUSES_S: Final = (0.05, 0.4, 1.5, 1.5)
+PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 1.5, 1.5)
 """How long an item waits that was brought to a node which has no place for it, each time; then it is refused. Together
 longer than a node waits for a shard that another one does not give up (`claims.HAND_OVER_MS`), and loads it."""
 RETURNED: Final = 10_000
 """Items of one stream that are known to have come back."""
 PATIENCE_S: Final = 5.0
 """How long a stream waits for somebody who answers for what it had, before it begins anew all the same."""
+LAST_WORDS_S: Final = 0.5
+"""How long a node that has gone, or hangs, and had something may still be heard. One that left in peace has told all
+there was, and whatever it said before may come behind the news that it has left."""
 LOOK_S: Final = 0.1
 """How often it looks; the first time a little sooner, by chance, so that not all streams begin anew in one moment."""
 
@@ -79,6 +82,8 @@ class Branches:
         """Nodes on which something was lost: nothing more is brought to them before the stream begins anew."""
         self._awaited: set[int] = set()
         """Shards of what was lost."""
+        self._leaving: set[Peer] = set()
+        """Nodes whose last words are waited for."""
         self._recovery: asyncio.Task[None] | None = None
         self._closed = False
         peers.branches.add(self)
@@ -189,14 +194,23 @@ class Branches:
     def moved(self, shard: int) -> None:
         """A shard has another owner. What a stream has on the former one comes to its end by itself, if that one hands
         over: it still tells what it has not told yet, and then that the shard has moved."""
-        owners = self._peers.owners
-        owner = owners.node_of(shard)
-        for peer, shards in list(self._shards.items()):
-            if shard in shards and owner != peer and not owners.hands_over(peer.node_id):
-                channel = self._channels.pop(peer, None)
-                if channel is not None:
-                    channel.close(ours=True)
-                self._lost(peer)
+        for peer, shards in self._shards.items():
+            if shard in shards and peer not in self._leaving and self._has_left(peer):
+                self._leaving.add(peer)
+                asyncio.get_running_loop().call_later(LAST_WORDS_S, self._cut, peer)
+
+    def _has_left(self, peer: Peer) -> bool:
+        """Whether others own what the stream has there, and it does not hand over."""
+        owners, shards = self._peers.owners, self._shards.get(peer, ())
+        return not owners.hands_over(peer.node_id) and any(owners.node_of(shard) != peer for shard in shards)
+
+    def _cut(self, peer: Peer) -> None:
+        self._leaving.discard(peer)
+        if not self._closed and self._has_left(peer):
+            channel = self._channels.pop(peer, None)
+            if channel is not None:
+                channel.close(ours=True)
+            self._lost(peer)
 
     def _lost(self, peer: Peer) -> None:
         """What the stream had on a node is lost."""

@@ -58,12 +58,27 @@ class _Channel:
             caller = self._caller = CallerStream(services, principal, opening.traceparent, self)
             self.out, self._close, say_closing = caller.out, caller.close, caller.closing
         self._let_go = services.hold(self.out, say_closing)
+        self.stalled = False
+        """A frame is on its way to the link, which does not take it now."""
+        self._backs: list[bytes] = []
 
     def back(self, frame: bytes, where: Elsewhere) -> None:
         """See Hop."""
         spill = spill_of(where.placing)
         said = spill.SerializeToString() if spill is not None else None
-        self._end.out.put(back_item(self.number, frame, where.pool, said))
+        self._backs.append(back_item(self.number, frame, where.pool, said))
+        if not self.stalled:
+            self.say_all()
+
+    def say_all(self) -> None:
+        """What goes back leaves behind all that was said before: who asks elsewhere at once must have heard it."""
+        if self._backs:
+            out = self._end.out
+            while frame := self.out.take_now():
+                out.put(down_item(self.number, frame))
+            for item in self._backs:
+                out.put(item)
+            self._backs.clear()
 
     def handle(self, data: peer_pb2.ChannelData) -> None:
         """Something came. Raises ReachError to end the stream."""
@@ -187,11 +202,14 @@ class LinkEnd:
         """Takes what a stream says to the link, as long as that is read."""
         out = self.out
         while (frame := await channel.out.take()) is not None:
+            channel.stalled = True
             while out.queued_bytes > LINK_BYTES and not out.closed:  # noqa: ASYNC110 - only while nobody reads
                 await asyncio.sleep(STALLED_SECONDS)
+            channel.stalled = False
             if self._channels.get(channel.number) is not channel:
                 return
             out.put(down_item(channel.number, frame))
+            channel.say_all()
         if self._channels.get(channel.number) is channel:
             error = ResourceExhausted("the peer left too much unread", Reason.RATE_LIMITED, retry_after_ms=1_000)
             self._end(channel, error if channel.out.overrun else None)

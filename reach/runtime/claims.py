@@ -29,9 +29,9 @@ CONFIRM_SECONDS: Final = 0.5
 """How often epochs are confirmed. Larger: a node that lost a shard it has nothing to write for notices later."""
 SURE_MS: Final = 2_000
 """How long a confirmation is worth something. Others may claim at any time, and serve at once."""
-SETTLE_SECONDS: Final = 1.0
+SETTLE_SECONDS: Final = 2.0
 """How long what is decided for shards that leave may take to be kept and told. Larger: one that hangs is waited for."""
-HAND_OVER_MS: Final = 2_000
+HAND_OVER_MS: Final = 4_000
 """How long a shard is waited for that a living node is to give up. Larger: one that hangs holds it up for longer."""
 LOOK_SECONDS: Final = 0.025
 """How often it is asked meanwhile whether it was."""

@@ -16,7 +16,7 @@ from reach.core.effects import AskJournal
 from reach.core.model import Fault, PoolKey
 from reach.core.placement import shard_of
 from reach.core.spread import Placing
-from reach.core.stream import Interest, Reader
+from reach.core.stream import KEEP_MS, Interest, Reader
 from reach.errors import ErrorClass, Reason, Unavailable
 from reach.runtime.ownership import NOBODY, Owners, Peer
 
@@ -141,15 +141,16 @@ class Whereabouts:
         self.find(tenant, task_id, told, self._holder_of if reader.interest == Interest.EVENTS else None)
 
     def _holder_of(self, stored: StoredTask) -> Elsewhere | None:
-        """Where the events of a task are: also of one that has just ended, of which the journal has only the last."""
+        """Where the events of a task are: also of one that has just ended, of which the journal has only the last. If
+        that is changing hands, its heir will be told of them."""
         row, outcome = stored.task, stored.outcome
         peer = self.owners.node_of(row.shard)
-        old = outcome is not None and outcome.ended_wall_ms < self._host.clock.wall_ms() - EVENTS_HELD_MS
-        return (
-            Elsewhere(peer, PoolKey(row.pool_tenant, row.agent_type))
-            if peer not in (None, NOBODY) and not old
-            else None
-        )
+        if peer is None or (peer == NOBODY and outcome is None):
+            return None
+        held_ms = KEEP_MS if peer == NOBODY else EVENTS_HELD_MS
+        if outcome is not None and outcome.ended_wall_ms < self._host.clock.wall_ms() - held_ms:
+            return None
+        return Elsewhere(peer, PoolKey(row.pool_tenant, row.agent_type))
 
     async def check_task(self, tenant: str, task_id: str, stored: StoredTask | None) -> None:
         """Raises Elsewhere for a task that is not in memory and goes on elsewhere, given its row."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from reach.core.decision_record import Record
 from reach.core.dialogue import Dialogue, Input, known_input
@@ -15,10 +16,10 @@ from reach.core.history import PastAttempt
 from reach.core.model import Fault, Outcome, PoolKey, Task, TaskState
 from reach.core.pieces import Gap, Kind
 from reach.core.questions import over, wrong_state
-from reach.core.stream import AT_END, Interest, Reader
+from reach.core.stream import AT_END, Event, Interest, Reader
 from reach.errors import ErrorClass, Reason
 from reach.runtime.elsewhere import Elsewhere
-from reach.store.base import Journal, StoredFact, StoredTask, StoreError, TaskQuery
+from reach.store.base import Journal, SharedJournal, StoredFact, StoredTask, StoreError, TaskQuery
 
 if TYPE_CHECKING:
     from reach.runtime.host import Host
@@ -40,15 +41,18 @@ class Past:
         self._host = host
         self._journal = journal
         self._reads = reads
-        self._open: set[asyncio.Future[StoredTask | None]] = set()
+        self._open: set[asyncio.Future[Any]] = set()
 
     def look_up(self, tenant: str, task_id: str, then: Any) -> None:
         """Calls `then` with the stored task, None, or the error."""
-        loop = asyncio.get_running_loop()
-        reading = loop.run_in_executor(self._reads, self._journal.find, tenant, task_id)
+        self._look(partial(self._journal.find, tenant, task_id), then)
+
+    def _look(self, at: Callable[[], Any], then: Callable[[Any], object]) -> None:
+        """Calls `then` with what is found, or the error."""
+        reading = asyncio.get_running_loop().run_in_executor(self._reads, at)
         self._open.add(reading)
 
-        def answer(done: asyncio.Future[StoredTask | None]) -> None:
+        def answer(done: asyncio.Future[Any]) -> None:
             self._open.discard(done)
             if done.cancelled():
                 return
@@ -208,12 +212,27 @@ class Past:
         elif reader.interest == Interest.EVENTS and reader.after > outcome.sequence:
             message = f"task {task.task_id!r} has no event {reader.after}; its last is {outcome.sequence}"
             sink.refused(reader, Fault(ErrorClass.INVALID_REQUEST, Reason.SEQUENCE_OUT_OF_RANGE, message))
+        elif reader.interest == Interest.EVENTS and reader.after < outcome.sequence - 1 and self._host.by_shard:
+            live = self._host.tasks.get(task.key)
+            if live is not None and live.row == task.row and live.log is not None:  # it came while this was read
+                self._host.departures.read(live, reader, submitted=False)
+                return
+            journal = cast("SharedJournal", self._journal)
+            self._look(partial(journal.told, task.row), lambda told: self._tell_events(reader, task, told))
         elif reader.interest == Interest.EVENTS:
-            events = _last_events(reader.after, outcome) if reader.after < outcome.sequence else []
-            if len(events) > 1:
-                self._host.notes.noted(Noted("gap", "", task))
-            reader.after = outcome.sequence
-            sink.events(reader, task, events)  # none: the reader had them all
+            self._tell_events(reader, task, ())
+
+    def _tell_events(self, reader: Reader, task: Task, told: Sequence[Event] | Fault) -> None:
+        """What a reader lacks, as far as it was handed over, and the end."""
+        if reader.left:
+            return
+        outcome = task.outcome
+        assert outcome is not None
+        events = _last_events(reader.after, outcome, [] if isinstance(told, Fault) else told)
+        if events and events[0][3] == Kind.GAP:
+            self._host.notes.noted(Noted("gap", "", task))
+        reader.after = outcome.sequence
+        reader.sink.events(reader, task, events)  # none: the reader had them all
 
     def shown(self, stored: StoredTask) -> Task:
         """The same for people, who are told which pool it was in."""
@@ -269,11 +288,14 @@ def outcome_of(stored: StoredTask) -> Outcome:
     return outcome
 
 
-def _last_events(after: int, outcome: Outcome) -> list[tuple[int, int, int, int, Any]]:
-    """The final event, and a gap for what came before it and is no longer held."""
-    events: list[tuple[int, int, int, int, Any]] = []
+def _last_events(after: int, outcome: Outcome, told: Sequence[Event]) -> list[Event]:
+    """The final event, and what came before it, or a gap if that is no longer held."""
     last = outcome.sequence - 1
-    if after < last:
+    if after > last:
+        return []
+    events = [event for event in told if event[0] > after]
+    if after < last and (not events or events[0][0] > after + 1):
+        events = []
         gap = Gap(after + 1, last, [])
         events.append((last, outcome.attempts, outcome.ended_wall_ms, Kind.GAP, gap))
     events.append((outcome.sequence, outcome.attempts, outcome.ended_wall_ms, Kind.COMPLETE, outcome))

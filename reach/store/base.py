@@ -30,6 +30,7 @@ from reach.core.rows import (
     TaskRow,
     Writes,
 )
+from reach.core.stream import Event
 
 
 class StoreError(Exception):
@@ -281,10 +282,18 @@ class SharedJournal(Journal, Protocol):
         """
 
     def came(self, shards: Collection[int]) -> None:
-        """All that was kept of these shards is loaded: how far their streams had been told is of no use any more.
+        """All that was kept of these shards is loaded: how far their streams had been told is of no use any more, but
+        of tasks that have just ended (`told`).
 
         Raises:
             StoreUnavailable: it is kept until they are given up.
+        """
+
+    def told(self, row: int) -> tuple[Event, ...]:
+        """The latest events before the end of a task, if that was given up behind it, until it was twice more.
+
+        Raises:
+            StoreUnavailable: it cannot be read.
         """
 
     def epochs(self) -> dict[int, int]:

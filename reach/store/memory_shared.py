@@ -11,6 +11,7 @@ from reach.core.decision_record import Record
 from reach.core.handed import StreamRow
 from reach.core.row_numbers import BLOCK_BITS
 from reach.core.rows import Writes, shards_of, without_shards
+from reach.core.stream import Event
 from reach.store.base import (
     LOAD_BYTES,
     PARTS,
@@ -105,7 +106,7 @@ class MemoryNode(Holding):
         shared.holders |= dict.fromkeys(held, "")
         if streams is None:
             streams = [row for epoch, row in shared.streams.values() if epoch + 1 == held.get(row.shard)]
-        self._drop_streams(held)
+        self._drop_streams(held, keep={row.row for row in streams})
         shared.streams |= {row.row: (held[row.shard], row) for row in streams if row.shard in held}
 
     def came(self, shards: Collection[int]) -> None:
@@ -114,10 +115,24 @@ class MemoryNode(Holding):
         self._look(dict(self._mine))
         self._drop_streams([shard for shard in shards if shard in self._mine])
 
-    def _drop_streams(self, shards: Collection[int]) -> None:
-        streams = self._shared.streams
-        for row in [row for row, (_, one) in streams.items() if one.shard in shards]:
-            del streams[row]
+    def _drop_streams(self, shards: Collection[int], keep: Collection[int] = ()) -> None:
+        streams, epochs = self._shared.streams, self._shared.epochs
+        for row, (epoch, one) in list(streams.items()):
+            is_old = epoch < epochs[one.shard] - 2 or not self._end_of(row)
+            if is_old and one.shard in shards and row not in keep:
+                del streams[row]
+
+    def _end_of(self, row: int) -> int:
+        """The number of the last event of a task that has ended; 0: it goes on."""
+        found = self._store.stored([row])
+        outcome = found[0].outcome if found else None
+        return outcome.sequence if outcome is not None else 0
+
+    def told(self, row: int) -> tuple[Event, ...]:
+        """See `SharedJournal.told`."""
+        self._reach()
+        _, stream = self._shared.streams.get(row, (0, None))
+        return stream.events if stream is not None and stream.sequence == self._end_of(row) else ()
 
     def _told(self, stored: StoredTask) -> StoredTask:
         """A task with how far it was told, as far as that still holds."""

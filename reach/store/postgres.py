@@ -17,6 +17,7 @@ from reach.core.decision_record import Record
 from reach.core.handed import StreamRow
 from reach.core.row_numbers import BLOCK_BITS
 from reach.core.rows import MoveRow, TaskRow, Writes, shards_of
+from reach.core.stream import Event
 from reach.store import postgres_load as load
 from reach.store import postgres_read as read
 from reach.store import postgres_sql as sql
@@ -98,6 +99,11 @@ class PostgresJournal(Holding):
         held = self._held(shards)
         if held[0]:
             self._writer.ask(lambda db: db.execute(sql.CAME, *held))
+
+    def told(self, row: int) -> tuple[Event, ...]:
+        """See `SharedJournal.told`."""
+        found: tuple[Event, ...] = self._read(lambda db: load.told_before_end(db, row))
+        return found
 
     def confirm(self) -> frozenset[int]:
         """See `SharedJournal.confirm`."""

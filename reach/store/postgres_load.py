@@ -10,12 +10,13 @@ from typing import Any, Final
 import msgspec
 
 from reach.core.handed import StreamRow
-from reach.core.pieces import Delta, Mode
+from reach.core.pieces import Delta, Kind, Mode
 from reach.core.rows import AgentRow, ContextRow, PinRow
+from reach.core.stream import Event
 from reach.store.base import LOAD_BYTES, Loaded, Place, StoredTask, next_place, some
 from reach.store.postgres_link import Connection
 from reach.store.postgres_read import read_tasks
-from reach.store.postgres_sql import TOLD, names
+from reach.store.postgres_sql import TOLD, TOLD_BEFORE_END, names
 from reach.store.sqlite_rows import Packed
 
 _PATIENT: Final = "set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0"
@@ -130,12 +131,31 @@ async def _told(db: Connection, tasks: list[StoredTask]) -> list[StoredTask]:
 def _with_stream(stored: StoredTask, found: Any) -> StoredTask:
     if found is None or found[1] != stored.task.shard:
         return stored
-    packed = found[-1]
-    pieces = None
-    if packed is not None:
-        found_pieces = msgspec.msgpack.decode(packed)
-        pieces = tuple(Delta(channel, Mode(mode), media, content) for channel, mode, media, content in found_pieces)
-    return stored._replace(stream=StreamRow._make((*found[:-1], pieces)))
+    packed, events = found[4:]
+    pieces = tuple(map(_delta, msgspec.msgpack.decode(packed))) if packed is not None else None
+    return stored._replace(stream=StreamRow._make((*found[:4], pieces, _events(events))))
+
+
+def _delta(found: Any) -> Delta:
+    channel, mode, media_type, content = found
+    return Delta(channel, Mode(mode), media_type, content)
+
+
+def _events(packed: bytes | None) -> tuple[Event, ...]:
+    """None: it was written by a program of before."""
+    found = msgspec.msgpack.decode(packed) if packed is not None else ()
+    return tuple((*event[:3], Kind(event[3]), _data(event[3], event[4])) for event in found)
+
+
+def _data(kind: int, data: Any) -> Any:
+    if kind == Kind.DELTA:
+        return _delta(data)
+    return tuple(data) if isinstance(data, list) else data
+
+
+async def told_before_end(db: Connection, row: int) -> tuple[Event, ...]:
+    """See `SharedJournal.told`."""
+    return _events(await db.fetchval(TOLD_BEFORE_END, row))
 
 
 _PARTS: Final[tuple[Part, ...]] = (_agents, _pins, _contexts, _tasks)

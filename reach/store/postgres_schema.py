@@ -11,6 +11,8 @@ from reach.store.postgres_link import Connection
 
 LOAD_SECONDS: Final = 60.0
 """How long a migration, or reading all that is open, may take."""
+_PATIENT: Final = "set local idle_in_transaction_session_timeout = 30000; set local statement_timeout = 30000"
+"""With the bounds of all other transactions, nodes on a busy machine did not start."""
 _MIGRATING: Final = 0x52454143
 """Number of the advisory lock: nodes may start at once."""
 
@@ -24,6 +26,7 @@ async def migrate(db: Connection) -> None:
     """
     for _ in range(100):
         async with db.transaction():
+            await db.execute(_PATIENT)
             if await db.fetchval("select pg_try_advisory_xact_lock($1)", _MIGRATING):
                 await db.execute(
                     "create table if not exists migration (version integer primary key,"

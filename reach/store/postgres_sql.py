@@ -229,7 +229,7 @@ def parts_of(writes: Writes) -> list[tuple[str, list[Sequence[Any]]]]:
 def stream_values(row: StreamRow, epoch: int) -> Sequence[Any]:
     """The values of `STREAM`."""
     pieces = _packer.encode(row.pieces) if row.pieces is not None else None
-    return (row.row, row.shard, epoch, row.sequence, row.attempt_sequence, pieces)
+    return (row.row, row.shard, epoch, row.sequence, row.attempt_sequence, pieces, _packer.encode(row.events))
 
 
 def _latest(rows: Iterable[Any]) -> list[Any]:
@@ -271,14 +271,17 @@ CLAIM: Final = (
 )
 HOLDERS: Final = "select shard, holder from shard where shard = any($1::int[]) and holder <> '' and held_in = epoch"
 """Locks nothing: each commit of an owner needs its row, and this is asked many times a second."""
-STREAM: Final = _columns("row shard:int epoch sequence attempt_sequence pieces:bytea")
+STREAM: Final = _columns("row shard:int epoch sequence attempt_sequence pieces:bytea events:bytea")
+_OLD: Final = "(s.epoch < h.epoch - 2 or not exists (select 1 from outcome o where o.row = s.row))"
+"""Of no use any more: of ended tasks they are, for a while."""
 GIVE_UP: Final = (
-    f"with {MINE}, gone as (delete from stream where shard in (select shard from mine) and row <> all($3::bigint[])),"
-    f" told as (insert into stream (row, shard, epoch, sequence, attempt_sequence, pieces)"
-    f" select row, shard, epoch, sequence, attempt_sequence, pieces from {_unnest(STREAM, 3)}"
+    f"with {MINE}, gone as (delete from stream s using shard h where h.shard = s.shard"
+    f" and s.shard in (select shard from mine) and s.row <> all($3::bigint[]) and {_OLD}),"
+    f" told as (insert into stream (row, shard, epoch, sequence, attempt_sequence, pieces, events)"
+    f" select row, shard, epoch, sequence, attempt_sequence, pieces, events from {_unnest(STREAM, 3)}"
     " where shard in (select shard from mine) on conflict (row) do update set shard = excluded.shard,"
     " epoch = excluded.epoch, sequence = excluded.sequence, attempt_sequence = excluded.attempt_sequence,"
-    " pieces = excluded.pieces)"
+    " pieces = excluded.pieces, events = excluded.events)"
     " update shard set holder = '' where shard in (select shard from mine)"
 )
 PASS_ON: Final = (
@@ -287,12 +290,19 @@ PASS_ON: Final = (
     " update shard set holder = '' where shard in (select shard from mine)"
 )
 """As `GIVE_UP`, of an owner that told nothing: what was told to it, it leaves to the next one."""
-CAME: Final = f"with {MINE} delete from stream where shard in (select shard from mine)"
+CAME: Final = (
+    f"with {MINE} delete from stream s using shard h where h.shard = s.shard and s.shard in (select shard from mine)"
+    f" and {_OLD}"
+)
 TOLD: Final = (
-    "select s.row, s.shard, s.sequence, s.attempt_sequence, s.pieces from stream s join shard h on h.shard = s.shard"
+    "select s.row, s.shard, s.sequence, s.attempt_sequence, s.pieces, s.events"
+    " from stream s join shard h on h.shard = s.shard"
     " where s.row = any($1::bigint[]) and s.epoch = h.epoch - 1"
 )
 """How far tasks were told by the owners before those of now."""
+TOLD_BEFORE_END: Final = (
+    "select s.events from stream s join outcome o on o.row = s.row where s.row = $1 and s.sequence = o.sequence"
+)
 CONFIRM: Final = f"with {MINE} select shard from mine"
 HEARD: Final = (
     f"with {MINE} delete from arrival a using unnest($3::bigint[], $4::bigint[]) as k(row, hop)"
@@ -313,7 +323,8 @@ CONFLICTING: Final = (
 
 def remove_text(chosen: str) -> str:
     """Removes the tasks of the rows that a query chooses, with all that belongs to them; answers how many."""
-    drops = ", ".join(f"d_{table} as (delete from {table} d using doomed x where d.row = x.row)" for table in OF_TASKS)
+    tables = (*OF_TASKS, "stream")
+    drops = ", ".join(f"d_{table} as (delete from {table} d using doomed x where d.row = x.row)" for table in tables)
     return (
         f"with {chosen}, {drops}, gone as (delete from task d using doomed x where d.row = x.row returning 1)"
         " select count(*) from gone"

@@ -110,6 +110,10 @@ class Batcher:
             self._due = False
             self._wake.clear()
             await self._wake.wait()
+        return self.take_now()
+
+    def take_now(self) -> bytes:
+        """What there is to say, up to a frame; nothing if there is nothing."""
         if self._full:
             items = self._full.popleft()
         else:

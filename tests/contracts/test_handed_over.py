@@ -1,17 +1,23 @@
 """What a journal that several nodes share promises of shards that are given up in peace (DLV-13)."""
 
 from reach.core.handed import StreamRow
-from reach.core.pieces import Delta, Mode
+from reach.core.pieces import Delta, Kind, Mode
 from reach.core.rows import MoveRow
 from reach.store.base import SharedJournal
-from tests.contracts.journal_rows import task, writes
+from tests.contracts.journal_rows import outcome, task, writes
 from tests.contracts.shared_journals import by_parts
 
 PIECES = (Delta("", Mode.REPLACE, "text/plain", "héllo\0"), Delta("raw", Mode.REPLACE, "", b"\0\xff"))
 
+EVENTS = (
+    (55, 1, 1_000, int(Kind.STARTED), ("one", "sql")),
+    (56, 1, 1_001, int(Kind.DELTA), PIECES[1]),
+    (57, 1, 1_002, int(Kind.PROGRESS), (0.5, "so")),
+)
+
 
 def told(row: int = 1, shard: int | None = None, sequence: int = 57, pieces=PIECES) -> StreamRow:
-    return StreamRow(row, row if shard is None else shard, sequence, sequence - 2, pieces)
+    return StreamRow(row, row if shard is None else shard, sequence, sequence - 2, pieces, EVENTS)
 
 
 def streams(node: SharedJournal, shards=range(64)) -> dict[int, StreamRow | None]:
@@ -107,3 +113,35 @@ def test_DLV_13_who_never_served_a_shard_leaves_what_its_owner_before_left(clust
     assert streams(first) == {1: told(1), 2: None, 3: told(3)}
     third.claim([1])
     assert streams(third)[1] is None, "the first one may have told more"
+
+
+def test_STR_2_what_was_told_before_the_end_of_a_task_is_known_to_all_until_it_was_given_up_twice_more(cluster):
+    first, second = cluster(), cluster()
+    first.claim([1, 2, 3])
+    first.commit(writes(tasks=[task(1), task(2), task(3)]))
+    first.commit(writes(outcomes=[outcome(1, sequence=57), outcome(2, sequence=60)]))
+    first.give_up([1, 2, 3], [told(1), told(2), told(3)])
+    for node in (first, second):
+        assert node.told(1) == EVENTS
+        assert node.told(2) == (), "something else was told behind that"
+        assert node.told(3) == (), "it goes on"
+        assert node.told(4) == ()
+    for node in (second, first):
+        node.claim([1])
+        node.came([1])
+        assert first.told(1) == EVENTS
+        node.give_up([1], [])
+        assert first.told(1) == EVENTS
+    second.claim([1])
+    second.came([1])
+    second.give_up([1], [])
+    assert first.told(1) == ()
+
+
+def test_STR_2_what_was_told_of_a_task_goes_with_it(cluster):
+    node = cluster()
+    node.claim([1])
+    node.commit(writes(tasks=[task(1)], outcomes=[outcome(1, sequence=57)]))
+    node.give_up([1], [told(1)])
+    node.remove([1])
+    assert node.told(1) == ()

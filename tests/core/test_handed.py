@@ -55,7 +55,39 @@ def test_DLV_13_the_whole_answer_at_the_end_is_no_reset_when_readers_have_all_of
     assert shell.kinds(reader) == [Kind.RESUMED, Kind.STARTED, Kind.COMPLETE]
 
 
-def test_DLV_13_a_reader_that_is_behind_gets_what_it_came_to() -> None:
+def test_STR_2_a_reader_that_was_on_its_way_is_told_what_it_lacks_by_the_heir() -> None:
+    """It lost its node while the shard moved, say: nothing was told to it, and all of it was told."""
+    shell, task, last = streaming()
+    (task,) = shell.hand_over()
+    reader = shell.read(task, after=last - 2)
+    assert shell.kinds(reader) == [Kind.DELTA, Kind.DELTA, Kind.RESUMED]
+    assert text_of(shell.seen[reader.reference]) == "2 3 "
+    (task,) = shell.hand_over()
+    reader = shell.read(task)
+    assert shell.numbers(reader) == list(range(1, last + 3)), "and by the heir of that one"
+
+
+def test_STR_2_what_no_text_and_no_number_says_is_told_by_a_gap() -> None:
+    shell, task, last = streaming()
+    shell.ask(task, "May I?")
+    shell.answer(task)
+    (row,) = handed([task])
+    assert [event[3] for event in row.events] == [Kind.INPUT_GIVEN]
+    (task,) = shell.hand_over()
+    reader = shell.read(task, after=last)
+    assert shell.kinds(reader) == [Kind.GAP]
+
+
+def test_STR_2_of_a_task_that_has_ended_with_a_stream_its_readers_may_lack_something() -> None:
+    shell, task, last = streaming()
+    shell.report(task, folded=3)
+    (row,) = handed([task])
+    assert (row.sequence, row.pieces) == (last + 1, None)
+    assert [event[0] for event in row.events] == list(range(1, last + 1))
+
+
+def test_DLV_13_a_reader_that_is_behind_gets_what_it_came_to(monkeypatch) -> None:
+    monkeypatch.setattr(module, "HANDED_BYTES", 100)  # not enough for the events
     shell, task, last = streaming()
     (task,) = shell.hand_over()
     reader = shell.read(task, after=last - 2)

@@ -101,6 +101,56 @@ async def test_DLV_13_a_reader_goes_on_at_the_heir_without_a_gap(nodes: tuple[No
     assert two.host.tasks[TENANT, "t"].log.fold.content() == ("", "xxxx")
 
 
+async def test_STR_2_a_reader_that_lost_its_node_while_the_shard_moved_lacks_nothing(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    await streaming(one)
+    await one.own(())
+    await two.own(ALL)
+    late = two.subscribe("t", Interest.EVENTS, after=3)
+    await two.settle()
+    assert events_of(two, late) == [(4, "DELTA"), (5, "DELTA"), (6, "RESUMED")]
+
+
+async def ended(one: Node) -> None:
+    link, _ = await streaming(one)
+    report = ev.Reported(link.instance, TENANT, "t", 1)
+    report.folded = 3
+    one.reach.post(one.host.tasks[TENANT, "t"].pool, report)
+    await one.settle()
+
+
+async def test_STR_2_nor_does_one_that_comes_to_the_heir_after_the_end(nodes: tuple[Node, Node]) -> None:
+    one, two = nodes
+    await ended(one)
+    await one.own(())
+    await two.own(ALL)
+    whole = [(1, "ACCEPTED"), (2, "STARTED"), (3, "DELTA"), (4, "DELTA"), (5, "DELTA"), (6, "COMPLETE")]
+    for after in range(6):
+        late = two.subscribe("t", Interest.EVENTS, after=after)
+        await two.settle()
+        assert events_of(two, late) == whole[after:]
+    two.store._shared.streams.clear()
+    late = two.subscribe("t", Interest.EVENTS, after=3)
+    await two.settle()
+    assert events_of(two, late) == [(5, "GAP"), (6, "COMPLETE")]
+
+
+async def test_STR_2_nor_does_one_whose_task_came_and_ended_while_the_journal_was_read_for_it(
+    nodes: tuple[Node, Node],
+) -> None:
+    one, _ = nodes
+    await ended(one)
+    task = one.host.tasks.pop((TENANT, "t"))
+    one.reads.held = True
+    late = one.subscribe("t", Interest.EVENTS, after=3)
+    await one.settle()
+    one.host.tasks[TENANT, "t"] = task
+    one.reads.held = False
+    one.reads.go()
+    await one.settle()
+    assert events_of(one, late) == [(4, "DELTA"), (5, "DELTA"), (6, "COMPLETE")]
+
+
 async def test_DLV_13_what_was_said_before_is_told_before_and_what_comes_later_is_for_the_heir(
     nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:

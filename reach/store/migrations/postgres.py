@@ -89,9 +89,16 @@ alter table shard add column holder text not null default '';
 alter table shard add column held_in bigint not null default 0;
 """
 
+_EVENTS = """
+-- The latest of what was told, so that readers who are on their way hear it from the next owner.
+alter table stream add column events bytea;
+"""
+
 _HANDLES = "-- Where attempts at agents that are dialled can be asked about.\n" + _table("handle", "row")
 
-MIGRATIONS: Final[tuple[tuple[int, str], ...]] = ((1, _FIRST), (2, _KEYS), (3, _ARRIVALS), (4, _HANDLES), (5, _STREAMS))
+MIGRATIONS: Final[tuple[tuple[int, str], ...]] = (
+    (1, _FIRST), (2, _KEYS), (3, _ARRIVALS), (4, _HANDLES), (5, _STREAMS), (6, _EVENTS),
+)  # fmt: skip
 """Oldest first."""
 
 NEWEST: Final = MIGRATIONS[-1][0]
