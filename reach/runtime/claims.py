@@ -29,9 +29,9 @@ CONFIRM_SECONDS: Final = 0.5
 """How often epochs are confirmed. Larger: a node that lost a shard it has nothing to write for notices later."""
 SURE_MS: Final = 2_000
 """How long a confirmation is worth something. Others may claim at any time, and serve at once."""
-SETTLE_SECONDS: Final = 2.0
+SETTLE_SECONDS: Final = 1.0
 """How long what is decided for shards that leave may take to be kept and told. Larger: one that hangs is waited for."""
-HAND_OVER_MS: Final = 4_000
+HAND_OVER_MS: Final = 2_000
 """How long a shard is waited for that a living node is to give up. Larger: one that hangs holds it up for longer."""
 LOOK_SECONDS: Final = 0.025
 """How often it is asked meanwhile whether it was."""
@@ -295,7 +295,7 @@ class Claims:
         self._stirred.set()
 
     async def _leave(self, shards: frozenset[int]) -> None:
-        if not await self._is_settled(CONFIRM_SECONDS):
+        if await self._settle(CONFIRM_SECONDS) is None:
             return  # it may wait for what is owned to be confirmed: that first, and then again
         shards &= self.owned - (self._wished or frozenset())  # it may be wished to be here again
         if not shards:
@@ -305,7 +305,7 @@ class Claims:
             self.owned -= shards
             self.on_change()
             self._paused = pause(self._host, shards)
-            streams = streams_of(self._host, self._paused) if await self._is_settled(SETTLE_SECONDS) else []
+            streams = streams_of(self._host, self._paused) if await self._settle(SETTLE_SECONDS) else []
             self._forget(shards)
             await self._tending.do(partial(self._journal.give_up, shards, streams))
             shards = self._leaving
@@ -313,14 +313,13 @@ class Claims:
             self._leaving = frozenset()
         log.info("shards were given up", extra={"shards": sorted(shards), "streams": len(streams)})
 
-    async def _is_settled(self, seconds: float) -> bool:
-        """Whether what is decided is kept, and told, within this time."""
+    async def _settle(self, seconds: float) -> bool | None:
+        """Whether what is decided is kept, and told, or the store takes nothing; None: neither within this time."""
         try:
             async with asyncio.timeout(seconds):
-                await self._host.settled()
+                return await self._host.settled()
         except TimeoutError:
-            return False
-        return True
+            return None
 
     def _lost(self, shards: frozenset[int]) -> None:
         if lost := shards & (self.owned | {shard.number for shard in self._paused}):

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from reach.core import effects as fx
@@ -223,28 +224,30 @@ class Host(Pools):
         await self._durable()
         return await self._loop.run_in_executor(self._reads, function, *arguments)
 
-    async def _durable(self) -> None:
+    async def _durable(self) -> bool:
         committer = self.committer
         if committer.held is not None:
-            return
-        barrier = self._loop.create_future()
+            return False
+        barrier: asyncio.Future[bool] = self._loop.create_future()
 
-        def go_on() -> None:
+        def reached(durable: bool) -> None:
             if not barrier.done():
-                barrier.set_result(None)
+                barrier.set_result(durable)
 
-        committer.submit(fx.then(go_on))
-        committer.on_held[go_on] = None
+        committer.submit(fx.then(partial(reached, True)))
+        held = partial(reached, False)
+        committer.on_held[held] = None
         try:
-            await barrier
+            return await barrier
         finally:
-            committer.on_held.pop(go_on, None)
+            committer.on_held.pop(held, None)
 
-    async def settled(self) -> None:
-        """Returns when all that was posted before is stepped and durable, and its answers are out."""
+    async def settled(self) -> bool:
+        """Returns when all that was posted before is stepped and durable, and its answers are out; False: it is not,
+        for the store takes nothing."""
         while self._scheduled:  # noqa: ASYNC110 - one turn of the loop at most
             await asyncio.sleep(0)
-        await self._durable()
+        return await self._durable()
 
     async def stop(self) -> None:
         """Ends the writer and the timers. Links and callers must be gone by now."""
