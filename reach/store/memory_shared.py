@@ -118,8 +118,9 @@ class MemoryNode(Holding):
     def _drop_streams(self, shards: Collection[int], keep: Collection[int] = ()) -> None:
         streams, epochs = self._shared.streams, self._shared.epochs
         for row, (epoch, one) in list(streams.items()):
-            is_old = epoch < epochs[one.shard] - 2 or not self._end_of(row)
-            if is_old and one.shard in shards and row not in keep:
+            if one.shard not in shards or row in keep:
+                continue
+            if epoch < epochs[one.shard] - 2 or not self._end_of(row):
                 del streams[row]
 
     def _end_of(self, row: int) -> int:

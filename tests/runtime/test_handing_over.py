@@ -13,8 +13,10 @@ from agentreach.v1 import agent_pb2
 from reach.core import events as ev
 from reach.core.model import PoolKey
 from reach.core.pieces import Delta, Mode
-from reach.core.stream import Interest
+from reach.core.stream import KEEP_MS, Interest
+from reach.runtime.elsewhere import Whereabouts
 from reach.runtime.idle_pools import IdlePools
+from reach.runtime.ownership import NOBODY, Peer, Static
 from reach.wire.agents import read_registration
 from tests.runtime.claiming import ALL, Link, Node, two_nodes
 from tests.runtime.hosts import TENANT
@@ -138,6 +140,34 @@ async def test_STR_2_nor_does_one_that_comes_to_the_heir_after_the_end(nodes: tu
     late = two.subscribe("t", Interest.EVENTS, after=3)
     await two.settle()
     assert events_of(two, late) == [(5, "GAP"), (6, "COMPLETE")]
+
+
+async def test_STR_2_of_a_task_whose_shard_is_changing_hands_its_heir_tells(
+    nodes: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = nodes
+    await ended(one)
+    owners = Static("two", {"one": Peer("one", "")})
+
+    async def ask(*_: Any) -> bool:
+        raise AssertionError("it has a row")
+
+    two.reach.abroad = Whereabouts(two.host, owners, ask)
+
+    async def heard() -> Any:
+        late = two.subscribe("t", Interest.EVENTS, after=3)
+        await two.settle()
+        return two.heard(late)
+
+    assert await heard() == [("elsewhere", (NOBODY.node_id, False))]
+    for shard in ALL:
+        owners.give(shard, "one")
+    assert await heard() == [("elsewhere", ("one", False))]
+    for shard in ALL:
+        owners.give(shard, "nobody")
+    later = two.clock.wall_ms() + KEEP_MS + 1
+    monkeypatch.setattr(two.clock, "wall_ms", lambda: later)
+    assert await heard() == [("events", [(5, "GAP", (4, 5)), (6, "COMPLETE", None)])], "its heir has them no more"
 
 
 async def test_STR_2_nor_does_one_whose_task_came_and_ended_while_the_journal_was_read_for_it(
