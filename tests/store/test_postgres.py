@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
+from reach.core.handed import StreamRow
+from reach.core.pieces import Kind
 from reach.core.rows import MoveRow
 from reach.store import postgres as postgres_journal
 from reach.store import postgres_load, postgres_read, postgres_schema, postgres_sql
@@ -309,6 +311,37 @@ def test_CLU_6_a_program_of_before_that_claims_a_shard_is_no_holder_that_others_
         patch.setattr(postgres_sql, "CLAIM", CLAIM_OF_BEFORE)
         former.claim([1])
     assert now.holders([1, 2]) == {2: "of now"}
+
+
+def test_STR_2_nothing_is_left_of_what_was_told_of_a_task_that_is_removed(node, address):
+    one = node()
+    one.claim([1])
+    one.commit(writes(tasks=[task(1)], outcomes=[outcome(1)]))
+    one.give_up([1], [StreamRow(1, 1, 7, 3, None)])
+    link = Link(address)
+
+    def left() -> int:
+        count: int = link.ask(lambda db: db.fetchval("select count(*) from stream"))
+        return count
+
+    assert left() == 1
+    one.remove([1])
+    assert left() == 0
+    link.close()
+
+
+def test_STR_2_what_a_program_of_before_handed_over_is_taken_without_events(node, address):
+    one, two = node(), node()
+    one.claim([1])
+    one.commit(writes(tasks=[task(1)]))
+    told = StreamRow(1, 1, 7, 3, None, ((7, 1, 0, int(Kind.STARTED), ("one", "sql")),))
+    one.give_up([1], [told])
+    link = Link(address)
+    link.ask(lambda db: db.execute("update stream set events = null"))
+    link.close()
+    two.claim([1])
+    (stored,) = two.load_shards([1]).tasks
+    assert stored.stream == told._replace(events=())
 
 
 def test_what_is_wrong_with_an_address_is_said(address):
