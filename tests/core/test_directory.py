@@ -300,18 +300,21 @@ selectors = st.builds(
 )  # fmt: skip
 
 
+def is_open_to(tenant: str, pool: PoolKey, one: Any) -> bool:
+    return tenant == pool.tenant or tenant in one.allowed_tenants or "*" in one.allowed_tenants
+
+
 def could(pool: PoolKey, instance_id: str, one: Any, tenant: str, selector: Selector) -> bool:
     """Whether an instance could take it: every filter written out."""
     r = selector.requirement
     named = {name for name, _ in one.capabilities}
-    only_method = not (selector.agent_type or r.agent_id or r.instance_id or r.capability or r.required_tags)
     return (
-        (tenant == pool.tenant or tenant in one.allowed_tenants or "*" in one.allowed_tenants)
+        is_open_to(tenant, pool, one)
         and selector.agent_type in ("", pool.agent_type)
         and r.instance_id in ("", instance_id)
         and r.agent_id in ("", one.agent_id)
         and (not r.capability or r.capability in named)
-        and (not r.method or r.method in one.methods or (not one.methods and not only_method))
+        and (not r.method or r.method in one.methods or not one.methods)
         and set(r.required_tags) <= set(one.tags)
         and (not r.accepted_languages or not one.languages or bool(set(r.accepted_languages) & set(one.languages)))
     )
@@ -333,7 +336,7 @@ def test_RTE_15_agrees_with_a_look_at_every_instance(rows, selector, tenant, lea
     only_method = not (selector.agent_type or any(selector.requirement._replace(method="", accepted_languages=())))
     if only_method:  # the method chooses the pool; within it whoever takes any method may do it
         expected = {pool for pool in expected if any(selector.requirement.method in it.methods
-                    for at, _, it in stayed if at == pool)}  # fmt: skip
+                    for at, _, it in stayed if at == pool and is_open_to(tenant, at, it))}  # fmt: skip
     assert found == expected
     assert (directory.resolve(tenant, selector).refusal is None) == bool(expected)
 
